@@ -117,7 +117,7 @@ def trained(case: Case, measured: CurveStore, keep: bool) -> Run:
     """Train at the speed of the curves, or as close to it as a few attempts come, and predict the same."""
     model, device, workers, servers, batch = case
     curves = measured.curves(model, CORE if device == "cpu" else device)
-    core, rates = measured.curves(model, CORE), measured.rates()
+    core, rates = measured.curves(model, CORE), measured.rates_of(device, servers)
     best: Run | None = None
     for _ in range(ATTEMPTS):
         run = train(case, core, curves, rates)
@@ -173,7 +173,9 @@ def train(case: Case, core: Curves, curves: Curves, rates: HostRates) -> Run:
 def again(run: Run, measured: CurveStore) -> Run:
     """Predict a stored run again."""
     curves = measured.curves(run.model, CORE if run.device == "cpu" else run.device)
-    return predicted(run, measured.curves(run.model, CORE), curves, measured.rates())
+    return predicted(
+        run, measured.curves(run.model, CORE), curves, measured.rates_of(run.device, run.servers)
+    )
 
 
 def predicted(run: Run, core: Curves, curves: Curves, rates: HostRates) -> Run:

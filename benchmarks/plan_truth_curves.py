@@ -25,6 +25,7 @@ from berth.plan.threads import single_thread
 from berth.testing.accelerator import NAME as STANDIN
 from berth.testing.accelerator import SPEED, register
 from berth.train.measure.host import measure_host
+from berth.train.measure.rows import local_rates
 from plan_truth_cases import MODELS, SPEED_OF_STANDIN
 from results import progress
 
@@ -58,6 +59,23 @@ class CurveStore:
         if not path.is_file():
             progress("measuring host rates")
             write_host_rates(measure_host(), path)
+        return read_host_rates(path)
+
+    def rates_of(self, device: str, servers: int) -> HostRates:
+        """Return the rates; without servers, rows of the stand-in device are copied to it and gradients back."""
+        rates = self.rates()
+        if device != STANDIN or servers:
+            return rates
+        path = self.folder / "host-standin.yaml"
+        if not path.is_file():
+            progress("measuring rows of the stand-in device")
+            register()
+            with single_thread(), environment({SPEED: str(SPEED_OF_STANDIN)}):
+                rows = local_rates(self.repeats, torch.device(STANDIN))
+            own = replace(
+                rates, local_row_s=rows.row_s, local_lookup_s=rows.lookup_s, local_call_s=rows.call_s
+            )
+            write_host_rates(own, path)
         return read_host_rates(path)
 
     def curves(self, model: str, device: str) -> Curves:

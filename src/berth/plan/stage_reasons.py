@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from berth.plan.plan import Plan, Stage
 from berth.plan.problem import HAS_TABLES, UNLIMITED, Problem
 from berth.plan.rental import host_name, server_needs, table_bytes
-from berth.plan.world import ASYNC, DISK, MACHINE, REPLICAS
+from berth.plan.world import ASYNC, DISK, MACHINE, REPLICAS, SERVERS
 from berth.units import format_bytes, format_count
 
 _WAITS = 0.9  # a stage that takes less than this share of the time of its servers or readers waits for them
@@ -90,8 +90,9 @@ def _held_by_servers(plan: Plan, stage: Stage) -> str:
     tables = "the tables' hot rows" if stage.tables == DISK else "tables"
     if problem.source is None or problem.source.options.mode != ASYNC:
         return tables
-    has_tables = problem.facts[stage.choice, stage.first : stage.last + 1, HAS_TABLES].any()
-    return f"{tables} and dense parameters" if has_tables else "dense parameters"
+    own = problem.facts[stage.choice, stage.first : stage.last + 1, HAS_TABLES].any()
+    on_servers = own and stage.tables in (SERVERS, DISK)
+    return f"{tables} and dense parameters" if on_servers else "dense parameters"
 
 
 def _cores(needed: float) -> int:

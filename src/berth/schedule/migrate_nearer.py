@@ -26,7 +26,8 @@ def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
     for i in range(world.state[0].running):
         row = world.running[i]
         job = world.jobs[row]
-        if job.tier == 0 or job.started_s == now or job.vector or job.shape_count > 1:
+        fixed = not job.movable or job.vector or job.shape_count > 1
+        if job.tier == 0 or job.started_s == now or fixed:
             continue
         nearer = -1
         if job.tier > job.nearest_tier:

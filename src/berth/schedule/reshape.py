@@ -31,7 +31,7 @@ def reshape(world: World, hooks: Hooks, now: float) -> float:
     for i in range(state.running):
         row = world.running[i]
         job = world.jobs[row]
-        if job.shape_count <= 1 and not job.vector:
+        if not job.movable or (job.shape_count <= 1 and not job.vector):
             continue
         since_s = max(job.restored_at_s, job.reshaped_s)
         if job.started_s == now or now < since_s + _MIN_RUN_S:

@@ -22,6 +22,7 @@ from berth.schedule.records import MAX_TIERS, Array, JobStatus
 from berth.schedule.shape_table import ShapeTable, fewest_gpus, write_offer
 from berth.schedule.world import new_jobs
 from berth.simulate.engine_state import TRAFFIC, NetworkMode
+from berth.simulate.knowledge import Estimates, set_knowledge
 from berth.simulate.quotas import charge_jobs
 from berth.workload.binding import BoundShape, bind_fitting, device_index
 from berth.workload.mix import Mix
@@ -54,6 +55,8 @@ def read_jobs(
     *,
     seed: int = 0,
     estimate_error: float = 0.0,
+    estimates: Estimates = "known",
+    preemptible: float = 1.0,
     quotas: Mapping[str, int] | None = None,
 ) -> Jobs:
     """The records of a trace's jobs on a cluster. `estimate_error` 0.5: remaining times are known to +-50 % only."""
@@ -70,6 +73,7 @@ def read_jobs(
         records["priority"] = trace.frame["priority"].fill_null(0).to_numpy()
     users: dict[str | None, int] = {}
     records["user"] = [users.setdefault(name, len(users)) for name in trace.frame["user"].to_list()]
+    set_knowledge(records, trace, estimates, preemptible, seed)
     too_large = _floors(records, cluster, trace)
     models, drawn = draw_models(trace, mix, seed)
     traffic = describe_models(records, models, cluster, fabric, network)

@@ -261,6 +261,9 @@ def test_servers_of_a_stage_without_tables_hold_dense_parameters():
     two = with_counts(problem, schedule_for(problem, 2, 1), cuts, [8, 8])
     assert stage_reason(two, 1).startswith("dense parameters of")
     assert "tables" in stage_reason(two, 0)
+    world = WorldOptions(rows=1e6, mode="async", tables=("machine",))
+    resident = exact(problem_for(CTRDNN, ["T4"], 1e6, options=world), Budget()).plan
+    assert "; dense parameters of" in stage_reason(resident, 0)
 
 
 def test_the_server_cores_of_a_stage_are_counted_by_lookups_nic_and_memory():

@@ -149,3 +149,41 @@ def test_a_killed_owner_is_restarted_to_the_same_result(two, folder, tmp_path, c
     assert (found["resumed_from"], found["loss"]) == (SAVED, two[0]["loss"])
     rows = differences(folder / "two", tmp_path / "run", capsys)
     assert (rows["changed"], rows["only_first"], rows["only_second"]) == (0, 0, 0)
+
+
+WIDE = """\
+import torch
+from berth.train import Embedding
+
+
+class Wide(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rows = Embedding(64, name="rows")
+        self.top = torch.nn.Linear(26 * 64, 1)
+
+    def forward(self, inputs):
+        return self.top(self.rows(inputs["slots"]).flatten(1)).squeeze(1)
+
+
+def make_model():
+    return Wide()
+"""
+
+
+def test_a_shard_beyond_the_memory_of_its_device_ends_the_run_with_what_to_do(tmp_path):
+    (tmp_path / "wide.py").write_text(WIDE)
+    command = [sys.executable, "-m", "berth", "train", f"{tmp_path}/wide.py:make_model", "--batch", "64"]
+    done = subprocess.run(
+        [*command, "--steps", "30", *RESIDENT, "--device", "standin"],
+        capture_output=True,
+        text=True,
+        timeout=900,
+        check=False,
+        env={**os.environ, "BERTH_STANDIN_MEMORY": "2000000"},
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert "standin is out of memory: " in done.stderr
+    assert "rows of table 'rows' have" in done.stderr
+    assert "use more workers, a smaller --batch, or --tables servers" in done.stderr

@@ -12,12 +12,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from berth.errors import InputError
 from berth.plan.profile.host import PerRow
 from berth.plan.profile.layer_profile import short
-from berth.train.local import LocalStore
+from berth.train.device_store import local_store, store_on_device
+from berth.train.devices import CPU
 from berth.train.measure.disturbance import cpu_s_of
 from berth.train.servers import RemoteStore, Secret, ServerConfig, ServerProcess
 from berth.train.sparse import SparseStore, TableSpec
@@ -88,9 +90,9 @@ class _Measured:
         return _medians(self.pulls)
 
 
-def local_rates(repeats: int) -> LocalRates:
-    """Measure tables in this process."""
-    store = LocalStore()
+def local_rates(repeats: int, device: torch.device = CPU) -> LocalRates:
+    """Measure tables in this process; of an accelerator, with rows copied to it and gradients taken from it."""
+    store = local_store(device)
     store.open([table_spec(width) for width in WIDTHS])
     _fill(store)
     measured = _measure(store, 0, repeats, lambda: 0.0)
@@ -163,12 +165,15 @@ def _measure(
     flushed = np.zeros(_FLUSH // 8)
     largest = {width: np.full((max(SIZES), width), 1e-4, np.float32) for width in WIDTHS}
     out = {width: np.empty_like(gradients) for width, gradients in largest.items()}
+    device = getattr(store, "device", CPU)
+    on_device = {width: torch.from_numpy(gradients).to(device) for width, gradients in largest.items()}
     for turn in range(1 + repeats):
         for one in measured:
             size, width = len(one.call.keys), one.call.width
             step = _Step(
-                store, one.call, largest[width][:size], out[width][:size], flushed, servers_s, idle_s
-            )
+                store, one.call, largest[width][:size], on_device[width][:size], out[width][:size], flushed,
+                servers_s, idle_s,
+            )  # fmt: skip
             for push, kept in ((True, one.steps), (False, one.pulls)):
                 pair = step.seconds(turn, push)
                 if turn:
@@ -183,6 +188,7 @@ class _Step:
     store: SparseStore
     call: _Call
     gradients: NDArray[np.float32]
+    on_device: torch.Tensor  # the same gradients, where the device of the store is
     out: NDArray[np.float32]
     flushed: NDArray[np.float64]
     servers_s: Callable[[], float]
@@ -207,10 +213,18 @@ class _Step:
         name = table_spec(self.call.width).name
         if push:
             self.store.prefetch(name, keys)
-        self.store.pull(name, keys, self.out)
-        if push:
+        there = store_on_device(self.store, self.on_device.device)
+        if there is not None:
+            there.pull_to_device(name, keys)
+        else:
+            self.store.pull(name, keys, self.out)
+        if not push:
+            return
+        if there is not None:
+            there.push_from_device(name, keys, self.on_device)
+        else:
             self.store.push(name, keys, self.gradients)
-            self.store.end_step(turn)
+        self.store.end_step(turn)
 
 
 def _idle_request_s(store: SparseStore, servers_s: Callable[[], float]) -> float:
