@@ -214,8 +214,8 @@ def movable(world: World, row: int, device_type: int, group: int, now: float) ->
     count = 0
     for i in range(state.running):
         job = world.jobs[world.running[i]]
-        stays = job.vector or not job.movable
-        if stays or now - job.started_s < _MIN_RUN_S or job.priority > world.jobs[row].priority:
+        fixed = not job.movable or job.vector
+        if fixed or now - job.started_s < _MIN_RUN_S or job.priority > world.jobs[row].priority:
             continue
         held = 0
         for place in places_of(world, job.first_place):

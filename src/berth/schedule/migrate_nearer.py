@@ -26,8 +26,8 @@ def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
     for i in range(world.state[0].running):
         row = world.running[i]
         job = world.jobs[row]
-        stays = job.vector or job.shape_count > 1 or not job.movable
-        if stays or job.tier == 0 or job.started_s == now:
+        fixed = not job.movable or job.vector or job.shape_count > 1
+        if job.tier == 0 or job.started_s == now or fixed:
             continue
         nearer = -1
         if job.tier > job.nearest_tier:

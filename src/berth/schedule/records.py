@@ -147,7 +147,17 @@ _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py an
     ("explained_s", "f8"),  # when this was written, for a waiting job
 ]
 JOB = np.dtype(
-    [*_ORDER, *_REQUEST, *_PROGRESS, *_ESTIMATE, *_PLACEMENT, *_LOCALITY, *_SHAPE, *_POLICY, *_EXPLANATION],
+    [
+        *_ORDER,
+        *_REQUEST,
+        *_PROGRESS,
+        *_ESTIMATE,
+        *_PLACEMENT,
+        *_LOCALITY,
+        *_SHAPE,
+        *_POLICY,
+        *_EXPLANATION,
+    ],
     align=True,
 )
 # how long a job really takes, and how records are linked, is not for policies

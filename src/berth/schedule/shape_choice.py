@@ -145,6 +145,10 @@ def take_shape(world: World, row: int, number: int) -> None:
         return
     ratio = shape.unit_s / world.shapes[job.shape].unit_s
     job.work_s *= ratio
+    job.done_s *= ratio
+    job.given_s *= ratio
+    job.median_work_s *= ratio
+    job.index_s *= ratio
     job.true_remaining_s *= ratio
     job.estimated_remaining_s *= ratio
     job.checkpointed_remaining_s *= ratio

@@ -9,7 +9,7 @@ import numpy as np
 from berth.cluster.gpus import usable_types
 from berth.cluster.model import Cluster
 from berth.errors import InputError
-from berth.schedule.records import MAX_TIERS, SHAPE, TIED, Array
+from berth.schedule.records import MAX_TIERS, SHAPE, TIED, Array, EstimateKind
 from berth.workload.binding import BoundShape, run_s
 from berth.workload.shapes import Offer
 
@@ -104,7 +104,8 @@ def write_offer(
     record["shape_slowdown"] = 1.0
     for name in ("work_s", "true_remaining_s", "checkpointed_remaining_s"):
         record[name] = offer.work.amount * shape["unit_s"]
-    record["estimated_remaining_s"] = record["work_s"] * record["estimate_error"]
+    record["estimate_kind"] = EstimateKind.TRACKED  # work and step times are stated
+    record["estimated_remaining_s"] = record["index_s"] = record["work_s"] * record["estimate_error"]
 
 
 def fewest_devices(jobs: Array, shapes: Array) -> Array:
