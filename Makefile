@@ -22,8 +22,8 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,train,index state decay table table_edges small_tiers admission hashing data) \
   $(call unit,train/servers,codec routing request_queue tickets)
 
-.PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
-	bench-simulate bench-policies bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
+.PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
+	bench-simulate bench-policies bench-waiting bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -34,15 +34,14 @@ $(VENV)/bin/python:
 
 $(VENV)/.core: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing berth into $(VENV) (once)"
-	@$(PIP_INSTALL) '.[live,train]'
-	@touch $@
+	@start=$$(date +%s); $(PIP_INSTALL) '.[live,train]' && echo $$(($$(date +%s) - start)) > $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "installing berth and its development tools into $(VENV) (once)"
 	@$(PIP_INSTALL) '.[dev]'
 	@touch $@ $(VENV)/.core
 
-demo: $(VENV)/.core ## a three-minute tour
+demo: $(VENV)/.core ## a tour of two to three minutes
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev ## every test, lint and types
@@ -83,6 +82,9 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import layers, retired words
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/voice_lint.py
 
+lint-web: ## the types of the dashboard's JavaScript (needs Node; downloads the TypeScript compiler once)
+	@npx --yes --package typescript@5.9.3 tsc -p tools/tsconfig.json
+
 format: $(VENV)/.dev ## let ruff fix what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
@@ -101,7 +103,10 @@ bench-network: $(VENV)/.dev ## the network model against measured step times and
 bench-simulate: $(VENV)/.dev ## jobs per CPU-second of the simulator, against its bars
 	@$(BIN)/python benchmarks/simulate.py
 
-bench-policies: $(VENV)/.dev ## berth's own policy against delay scheduling, over load, congestion and mix
+bench-policies: $(VENV)/.dev ## the default policy against every other, whatever is known of the jobs; some 20 minutes
+	@$(BIN)/python benchmarks/contest.py
+
+bench-waiting: $(VENV)/.dev ## berth's rules about places against delay scheduling, over load, congestion and mix
 	@$(BIN)/python benchmarks/policies.py
 
 bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their bars

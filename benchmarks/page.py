@@ -74,9 +74,17 @@ BENCHMARKS = (
         "counting GPUs, and nothing else.",
     ),
     Benchmark(
+        "contest",
+        "The default policy against the others",
+        "bench-policies",
+        "Every policy on the same traces, with the same estimates: remaining times known to +-50 %, learned from jobs\n"
+        "that have ended, or unknown; no, half or all jobs preemptible. Modelled; a ratio is berth's figure over the\n"
+        "other's, below 1 is better. More: [what is known of durations](design/estimates.md).",
+    ),
+    Benchmark(
         "policies",
         "berth's own policy",
-        "bench-policies",
+        "bench-waiting",
         "The policy's promise: as good as the best mode of delay scheduling (no-wait, full, manual, tuned) wherever\n"
         "one looks, without timers to choose. Modelled, over load, congestion and mix; a ratio is berth's figure over\n"
         "that of the best mode of the cell, below 1 is better. More: [waiting for near places](design/waiting.md).",

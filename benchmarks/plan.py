@@ -126,14 +126,14 @@ def main() -> int:
     load_kernels()
     seeds = range(given.seeds)
     found = evaluations(given.seeds)
-    found.append(proofs("L=64 T=8", 0.1, [random_problem(64, 8, s, throughput=600) for s in seeds]))
+    found.append(proofs("L=64 T=8", 0.3, [random_problem(64, 8, s, throughput=600) for s in seeds]))
     found.append(proofs("L=16 T=64", 0.1, [random_problem(16, 64, s) for s in seeds]))
     wide = [random_problem(1000, 8, s, throughput=40, limit=10**6) for s in seeds]
     found.append(proofs("L=1000 T=8", 2.0, wide))
     found.append(proofs("L=20 T=4, limits bind", 5.0, [limited(20, 4, s, 2000, 12) for s in seeds]))
-    found.append(proofs("L=64 T=8, limits bind", 30.0, [limited(64, 8, s, 600, 5) for s in seeds], 0.01))
+    found.append(proofs("L=64 T=8, limits bind", 3.0, [limited(64, 8, s, 600, 5) for s in seeds], 0.01))
     found.append(proofs("L=128 T=8, limits bind", 30.0, [limited(128, 8, s, 300, 6) for s in seeds], 0.01))
-    found.append(frontiers(2.0))
+    found.append(frontiers(1.0))
     found += learning(given.seeds, given.processes)
     return finish("plan", found, given.results)
 

@@ -17,11 +17,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from berth.plan.explain import device_mix
 from berth.plan.objective.simulate import simulated_throughput
 from berth.plan.request import PlanRequest, build_problem
 from berth.plan.search.method import Budget
 from berth.plan.solve import SearchOptions, Solution, search, solve
+from berth.plan.stage_reasons import device_mix
 from berth.plan.world import MODES, WorldOptions
 from berth.units import format_rate
 

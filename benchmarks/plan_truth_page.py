@@ -12,15 +12,14 @@ from html import escape
 from typing import Any
 
 from berth.testing.accelerator import NAME as STANDIN
-from plan_truth import (
-    BUSY,
+from plan_truth import STORED, WAITED, made
+from plan_truth_cases import (
     HELD_OUT,
     HELD_OUT_BATCHES,
     HELD_OUT_MODELS,
     MEDIAN_BAR,
     SAMPLE,
     SPEED_OF_STANDIN,
-    STORED,
     WORST_BAR,
     Run,
 )
@@ -38,21 +37,6 @@ def write_page() -> None:
     runs = [made(run) for run in stored["runs"]]
     PICTURE.write_text(picture(runs))
     (DOCS / "plan-truth.md").write_text(page(runs, stored["machine"]))
-
-
-def made(stored: dict[str, Any]) -> Run:
-    """Return a run; JSON has lists for pairs."""
-    values: dict[str, Any] = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in stored.items()
-    }
-    return Run(**values)
-
-
-def stored_runs(machine: dict[str, Any]) -> list[Run]:
-    """Return the runs that are stored of this machine."""
-    stored = json.loads(STORED.read_text()) if STORED.is_file() else {"machine": {}}
-    same = all(stored["machine"].get(key) == machine[key] for key in ("cpu", "cores"))
-    return [made(run) for run in stored["runs"]] if same else []
 
 
 def page(runs: list[Run], machine: dict[str, Any]) -> str:
@@ -82,14 +66,13 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
         f"({', '.join(HELD_OUT_MODELS)}; of the others, batches of {' and '.join(map(str, HELD_OUT_BATCHES))}).",
         "",
         f"{by_wall} of them are judged by wall-clock time, and {len(runs) - by_wall} by CPU time, because other",
-        f"programs used more than {BUSY:.0%} of the cores meanwhile. {emulated} run on the",
+        f"programs made work on these cores wait for more than {WAITED:.0%} of its time. {emulated} run on the",
         f"[stand-in accelerator](guides/devices.md) at {SPEED_OF_STANDIN:g} times the speed of a core: an emulated",
-        "device, whose curves are measured on it; with no case of 256 examples, where its wrapper in Python costs more",
-        "than the work. With two workers there are more busy processes than cores here, which a planned cluster",
-        "avoids; they share the cores in the prediction too.",
+        "device, whose curves and rows are measured on it; with no case of 256 examples, where its wrapper in Python",
+        "costs more than the work. With two workers there are more busy processes than cores here, which a planned",
+        "cluster avoids; they share the cores in the prediction too.",
         f"The CPU time of a server is {served:.0%} off in the median.",
         "",
-        *recomputed(sum(run.is_recomputed for run in runs)),
         "Every training here has one stage. Pipelines are compared after each planned run, see",
         "[run a plan](guides/training.md#run-a-plan).",
         "",
@@ -112,18 +95,6 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
             f"| {run.predicted_s * 1e3:.1f} | {run.measured_s * 1e3:.1f} | {run.error:+.0%} | {run.judged} | {parts} |"
         )
     return "\n".join(lines) + "\n"
-
-
-def recomputed(count: int) -> list[str]:
-    """What to know about runs whose predictions were computed again."""
-    if not count:
-        return []
-    return [
-        f"{count} trainings were measured on a quiet machine before the formula's last changes, and their predictions",
-        "computed again from the stored figures, which include neither the share of new rows nor the curves of click",
-        "models and of the stand-in device: those were derived from the predictions made then.",
-        "",
-    ]
 
 
 def summary(name: str, runs: list[Run], cases: int) -> str:
@@ -161,7 +132,8 @@ def picture(runs: list[Run]) -> str:
 
     parts = [f'<rect x="{_MARGIN}" y="10" width="{_SIZE}" height="{_SIZE}" fill="none" stroke="{_GREY}"/>']
     for factor, dash in ((1.0, ""), (1 + WORST_BAR, "4 4"), (1 - WORST_BAR, "4 4")):
-        ends = [point(10**x, min(max(10**x * factor, 10**low), 10**high)) for x in (low, high)]
+        shift = math.log10(factor)
+        ends = [point(10**x, 10 ** (x + shift)) for x in (max(low, low - shift), min(high, high - shift))]
         (x1, y1), (x2, y2) = ends
         parts.append(
             f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="{_GREY}" '
@@ -169,8 +141,8 @@ def picture(runs: list[Run]) -> str:
         )
     for power in range(math.ceil(low), math.floor(high) + 1):
         x, y = point(10.0**power, 10.0**power)
-        parts.append(text(x, _SIZE + 26, f"{10.0 ** (power + 3):g} ms", "middle"))
-        parts.append(text(_MARGIN - 6, y + 4, f"{10.0 ** (power + 3):g} ms", "end"))
+        parts.append(text(x, _SIZE + 26, _milliseconds(power), "middle"))
+        parts.append(text(_MARGIN - 6, y + 4, _milliseconds(power), "end"))
     models = list(dict.fromkeys(run.model for run in runs))
     for run in runs:
         x, y = point(run.measured_s, run.predicted_s)
@@ -188,14 +160,19 @@ def picture(runs: list[Run]) -> str:
     parts.append(text(_MARGIN + _SIZE / 2, _SIZE + 44, "measured step", "middle"))
     parts.append(
         text(
-            _MARGIN + _SIZE - 6,
-            _SIZE,
-            "predicted step upwards; dashed: 30 % off; hollow: stand-in device",
-            "end",
+            _MARGIN + _SIZE / 2,
+            _SIZE + 62,
+            "upwards: predicted step; dashed: 30 % off; hollow: stand-in device",
+            "middle",
         )
     )
-    size = f'width="{_SIZE + _MARGIN + 10}" height="{_SIZE + 54}"'
+    size = f'width="{_SIZE + 2 * _MARGIN}" height="{_SIZE + 72}" viewBox="0 0 {_SIZE + 2 * _MARGIN} {_SIZE + 72}"'
     return f'<svg xmlns="http://www.w3.org/2000/svg" {size} font-family="sans-serif">{"".join(parts)}</svg>\n'
+
+
+def _milliseconds(power: int) -> str:
+    """A power of ten seconds."""
+    return f"{10.0 ** (power + 3):,.0f} ms" if power >= -3 else f"{10.0 ** (power + 3):g} ms"
 
 
 def text(x: float, y: float, words: str, anchor: str) -> str:

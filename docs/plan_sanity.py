@@ -10,7 +10,6 @@ from pathlib import Path
 
 from berth.cluster.load import load_cluster
 from berth.cluster.model import Cluster
-from berth.plan.explain import device_mix, layer_range, stage_reason
 from berth.plan.plan import Plan, Stage
 from berth.plan.profile.files import load_layer_profile
 from berth.plan.profile.host import host_rates
@@ -18,6 +17,7 @@ from berth.plan.profile.layer_profile import LayerProfile
 from berth.plan.rental import cost_per_billion
 from berth.plan.request import ROWS, PlanRequest, build_problem
 from berth.plan.solve import SearchOptions, Solution, solve
+from berth.plan.stage_reasons import device_mix, layer_range, stage_reason
 from berth.plan.world import WorldOptions
 from berth.units import format_bandwidth, format_bytes, format_rate, format_seconds, format_usd
 

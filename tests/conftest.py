@@ -21,10 +21,9 @@ ROOT = Path(__file__).resolve().parents[1]
 os.environ["BERTH_HOME"] = str(ROOT / ".no-measurements")  # tests plan with the shipped profiles
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that tests start compiles the sources
 
-# Where the longest tests are, those that wait between those that compute.
+# Where the longest tests are, beginning with those that wait: two of four workers are left for the two cores.
 LONGEST = (
     "tests/live/slurm/",
-    "tests/golden/test_docs.py",
     "tests/live/ray/",
     "tests/golden/",
     "tests/live/web/",

@@ -6,17 +6,21 @@ from contextlib import nullcontext
 
 import pytest
 
-from berth.errors import InputError
 from berth.plan.infeasible import highest_throughput
 from berth.plan.objective.simulate import holds, simulated_throughput
+from berth.plan.profile import shipped_profiles
 from berth.plan.request import PlanRequest, build_problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.solve import SearchOptions, find_plan, solve
-from berth.plan.world import MODES, WorldOptions
+from berth.plan.solve import SearchOptions, solve
+from berth.plan.world import MODES, SYNC, WorldOptions
 
-CLUSTERS = ("cloud-mix", "dgx-a100-pod", "hgx-h100-pod")
-MODELS = ("ctrdnn", "ctrdnn-8", "ctrdnn-12", "ctrdnn-20", "matchnet", "2emb", "nce", "transformer", "cnn")
+CLUSTERS = ("cloud-mix", "dgx-a100-pod", "hgx-h100-pod")  # presets whose prices are known
+MODELS = shipped_profiles()
+LARGE = ("2emb", "ctrdnn", "ctrdnn-12", "ctrdnn-20", "matchnet")  # more than a second of CPU time
+NEAR_THE_HIGHEST = (
+    0.5  # above this share of the highest throughput by the formula, there may be no plan that holds
+)
 
 
 def requests(model: str, cluster: str, mode: str, shares: list[float]) -> list[PlanRequest]:
@@ -32,10 +36,8 @@ def recommended(request: PlanRequest) -> bool:
     solution = solve(request, problem, SearchOptions(), lambda phase: nullcontext(None))
     if solution.error is not None:
         assert "in the event simulation" in str(solution.error)
-        with pytest.raises(InputError):
-            find_plan(request)
         return False
-    found = find_plan(request)
+    found = solution.final
     assert found.plan is not None
     reached = simulated_throughput(found.plan)
     assert holds(problem, reached), (request, reached, found.note)
@@ -48,10 +50,27 @@ def recommended(request: PlanRequest) -> bool:
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("model", ["ctrdnn-8", "nce", "transformer", "cnn"])
+@pytest.mark.parametrize(
+    "model", [pytest.param(model, marks=pytest.mark.slow if model in LARGE else ()) for model in MODELS]
+)
 def test_every_recommended_plan_holds_its_throughput_in_the_simulation(model: str, mode: str) -> None:
-    asked = requests(model, "cloud-mix", mode, [0.02, 0.1, 0.25, 0.4, 0.6, 0.8])
-    assert sum(map(recommended, asked)) >= len(asked) - 1
+    assert all(map(recommended, requests(model, "cloud-mix", mode, [0.05, NEAR_THE_HIGHEST])))
+
+
+def test_a_plan_of_the_formula_that_does_not_hold_gets_a_margin() -> None:
+    """The property would be empty if every plan of the formula held."""
+    asked = requests("cnn", "cloud-mix", SYNC, [0.9 * 10 ** (-step / 5) for step in range(1, 6)])
+    broken = [request for request in asked if not formula_holds(request)]
+    assert broken
+    assert all(map(recommended, broken))
+
+
+def formula_holds(request: PlanRequest) -> bool:
+    """Return whether the optimum of the formula holds as it is."""
+    problem = build_problem(request)
+    plan = exact(problem, Budget()).plan
+    assert plan is not None
+    return holds(problem, simulated_throughput(plan))
 
 
 @pytest.mark.soak
@@ -60,5 +79,5 @@ def test_every_recommended_plan_holds_its_throughput_in_the_simulation(model: st
 @pytest.mark.parametrize("model", MODELS)
 def test_plans_of_all_models_and_clusters_hold(model: str, cluster: str, mode: str) -> None:
     shares = [0.9 * 10 ** (-step / 5) for step in range(16)]
-    asked = requests(model, cluster, mode, shares)
-    assert sum(map(recommended, asked)) >= len(asked) - 2
+    for share, request in zip(shares, requests(model, cluster, mode, shares), strict=True):
+        assert recommended(request) or share > NEAR_THE_HIGHEST, request

@@ -26,6 +26,7 @@ def play(seed: int) -> FaultRun:
         shutil.rmtree(folder)
 
 
+@pytest.mark.slow
 def test_a_run_is_determined_by_its_seed():
     one, other = play(3), play(3)
     assert one.crashes == other.crashes > 0

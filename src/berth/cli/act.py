@@ -82,7 +82,7 @@ def what_if(
     columns = ["", "jobs", "mean time left", "last end"]
     out = terminal.console()
     out.print(terminal.table("from here on (modelled)", columns, rows))
-    out.print(f"{answer['sooner']} end sooner, {answer['later']} later, {answer['same']} at the same time.")
+    out.print(f"Ends: {answer['sooner']} sooner, {answer['later']} later, {answer['same']} at the same time.")
     changed_jobs = answer["jobs"][:_LISTED]
     if changed_jobs:
         columns = ["job", "name", "user", "ends in", "instead of"]

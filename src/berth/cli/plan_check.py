@@ -11,7 +11,7 @@ from berth.errors import SpecError
 from berth.report import terminal
 
 if TYPE_CHECKING:
-    from berth.plan.files import CheckedPlan
+    from berth.plan.check_file import CheckedPlan
 
 EXAMPLES = ("berth plan check plan.yaml", "berth plan check proof.json --json")
 
@@ -21,7 +21,7 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Compute a plan's throughput and cost again, and list its violations with their lines (exit code 2)."""
-    from berth.plan.files import check_plan
+    from berth.plan.check_file import check_plan
     from berth.report.plan import print_checked
 
     warm_up()

@@ -107,7 +107,7 @@ def _measure_here(models: list[str], repeats: int) -> None:
         if name not in zoo():
             raise UnknownNameError("model of the zoo", name, zoo())
     require("torch", "profiling")
-    from berth.train.measure_host import measure_host
+    from berth.train.measure.host import measure_host
 
     folder = make_folder()
     with progress_bar("starting") as progress:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from berth.cli import complete
 from berth.cli.options import argument, option
-from berth.cli.quantities import congestion_of, congestions, read, share
+from berth.cli.quantities import congestion_of, congestions, portion, read, share
 from berth.errors import UnknownNameError
 from berth.units import seconds
 
@@ -49,6 +49,16 @@ CheckpointEvery = Annotated[str, option("TIME", "Checkpoint interval.")]
 MixName = Annotated[str, option("MIX", "Models of jobs that name none, e.g. vgg16=2,resnet50=1.", "--mix")]
 Seed = Annotated[int, option("N", "Random seed.", min=0)]
 Doubt = Annotated[str, option("SHARE", "Error of estimated remaining times, e.g. 50%.")]
+Estimates = Annotated[
+    str,
+    option(
+        "known|learned|none",
+        "What schedulers know of durations: known, to --doubt; learned from estimates and ended jobs; none.",
+    ),
+]
+Preemptible = Annotated[
+    str, option("SHARE", "Share of jobs that can be evicted and moved, where the trace does not say.")
+]
 Faults = Annotated[str | None, option("HOW", "Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")]
 Quota = Annotated[
     list[str] | None, option("VC=GPUS", "GPU limit of a virtual cluster. Repeatable.", "--quota")
@@ -84,12 +94,15 @@ class ScenarioOptions:
     seed: Seed = 0
     reference_device: ReferenceDevice = None
     doubt: Doubt = "0"
+    estimates: Estimates = "known"
+    preemptible: Preemptible = "100%"
     faults: Faults = None
     quota: Quota = None
     quotas: Quotas = None
 
     def setting(self) -> Setting:
         """Return the options as a setting; faults and quotas are added by `build_scenario`."""
+        from berth.simulate.knowledge import ESTIMATES
         from berth.simulate.run import NETWORKS, Setting
         from berth.workload.mix import load_mix
 
@@ -99,6 +112,8 @@ class ScenarioOptions:
             network = "on"
         if network not in NETWORKS:
             raise UnknownNameError("network", network, NETWORKS)
+        if self.estimates not in ESTIMATES:
+            raise UnknownNameError("choice of --estimates", self.estimates, ESTIMATES)
         standard = Setting()
         cost = None if self.eviction_cost is None else read("--eviction-cost", seconds, self.eviction_cost)
         return Setting(
@@ -108,6 +123,8 @@ class ScenarioOptions:
             eviction_large_s=standard.eviction_large_s if cost is None else cost,
             checkpoint_s=read("--checkpoint-every", seconds, self.checkpoint_every),
             estimate_error=share("--doubt", self.doubt),
+            estimates=self.estimates,
+            preemptible=portion("--preemptible", self.preemptible),
             mix=load_mix(self.mix),
             seed=self.seed,
         )

@@ -133,6 +133,15 @@ def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
             notes.append(note + rest)
     if setting.estimate_error:
         notes.append(f"schedulers knew remaining times to +-{setting.estimate_error:.0%} only")
+    if setting.estimates != "known":
+        what = (
+            "learned durations from jobs that had ended"
+            if setting.estimates == "learned"
+            else "knew no durations"
+        )
+        notes.append(f"schedulers {what}")
+    if fixed := int((run.records["preemptible"] == 0).sum()):
+        notes.append(f"{format_count(fixed, 'job')} can't be evicted or moved")
     if setting.fault_spec is not None:
         seed = "" if built.fault_seed is None else f", seed {built.fault_seed}"
         notes.append(f"{format_count(len(run.setting.faults) // 2, 'fault')} of machines{seed}")
@@ -160,7 +169,8 @@ def _write(runs: list[PolicyRun], logs: dict[str, str], html: str | None, notes:
 def _show(
     built: scenario.Scenario, runs: list[PolicyRun], notes: list[str], written: list[str], as_json: bool
 ) -> None:
-    from berth.report.simulation import print_results
+    from berth.report.simulation import labels, print_results
+    from berth.report.verdict import tail
 
     if as_json:
         facts: dict[str, Any] = {
@@ -174,7 +184,10 @@ def _show(
         }
         terminal.print_json(facts)
         return
-    print_results(terminal.console(), [one.summary for one in runs], heading(runs[0]), notes, written)
+    names = labels([one.summary.policy for one in runs])[0]
+    tails = [text for one, name in zip(runs, names, strict=True) if (text := tail(one.run, name))]
+    summaries = [one.summary for one in runs]
+    print_results(terminal.console(), summaries, heading(runs[0]), [*tails, *notes], written)
 
 
 def heading(one: PolicyRun) -> str:

@@ -38,6 +38,10 @@ class JobOptions:
     per: Annotated[str | None, option("gpu|machine", "One process per GPU or machine.")] = None
     grace: Annotated[str | None, option("TIME", "Time to save its state when it is stopped.")] = None
     restarts: Annotated[int | None, option("N", "Maximum number of restarts after failures.", min=0)] = None
+    preemptible: Annotated[
+        str | None,
+        option("yes|no", "Whether it may be evicted; no: nor migrated.", shown="as the policy does"),
+    ] = None
     cwd: Annotated[str | None, option("DIR", "Folder to run in.", shown="this one")] = None
 
     def spec(self) -> dict[str, Any]:
@@ -45,6 +49,10 @@ class JobOptions:
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if given.pop("device", None) is not None and self.kind not in (None, self.device):
             raise InputError("--device and --kind are two names of one thing", hint="give --device only")
+        if self.preemptible is not None:
+            if self.preemptible not in ("yes", "no"):
+                raise InputError(f"--preemptible: expected yes or no, got {self.preemptible!r}")
+            given["preemptible"] = self.preemptible == "yes"
         if self.device is not None:
             given["kind"] = self.device
         given |= {name: as_sent(seconds(given[name])) for name in ("duration", "grace") if name in given}

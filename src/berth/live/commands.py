@@ -132,15 +132,16 @@ def prioritise(job: str, priority: int) -> Command:
     return run
 
 
-def drain(machine: str, *, back: bool = False) -> Command:
-    """Drain a machine (running jobs continue), or undrain it."""
+def drain(machine: str, *, back: bool = False, by: str | None = None) -> Command:
+    """Drain a machine (running jobs continue), or undrain it; `by`: the user who asked."""
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
         index = machine_index(state, machine)
         value = {"machine": machine, "drained": not back}
         if (DRAINED in state.unavailable[index]) == (not back):
             return Answer((), value)
-        record = Record(now, "machine", body={"machine": index, "why": DRAINED, "is": not back})
+        body = {"machine": index, "why": DRAINED, "is": not back} | ({"by": by} if by else {})
+        record = Record(now, "machine", body=body)
         return Answer((record,), value)
 
     return run

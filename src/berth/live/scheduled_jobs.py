@@ -17,6 +17,7 @@ from berth.native.kernels import specialize
 from berth.native.structs import to_native
 from berth.schedule.decide import phases_for
 from berth.schedule.hooks import hooks
+from berth.schedule.policies.berth import Berth, Rank
 from berth.schedule.records import DECISION, DEMAND, MAX_TIERS, USER, WAIT_STATS, Array, World
 from berth.schedule.world import new_jobs, new_world
 
@@ -88,6 +89,10 @@ class ScheduledJobs:
         record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
         record["delay_timer_s"][: len(self.timers)] = self.timers
         record["user"] = self.users[job.user]
+        # the default policy evicts only jobs that are declared preemptible; all may be migrated unless declared not to
+        default = isinstance(self.policy, Berth) and self.policy.order_by == Rank.SERVICE
+        record["preemptible"] = not default if spec.preemptible is None else spec.preemptible
+        record["movable"] = spec.preemptible is not False
         kinds = device_types_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         every = len(kinds) == len(self.setup.device_type_names)

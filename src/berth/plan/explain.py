@@ -1,25 +1,21 @@
-"""The plans to choose from, and the reasons for the chosen one in sentences."""
+"""The reasons for a plan, in sentences."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import replace
 
 from berth.errors import InputError
+from berth.plan.candidates import QUICK, Candidate
 from berth.plan.certificate import check
-from berth.plan.pins import restrict_to_types
-from berth.plan.plan import Plan, Stage, plan_at, slots_of, with_counts
+from berth.plan.plan import Plan, with_counts
 from berth.plan.problem import LARGEST, UNLIMITED, Problem
-from berth.plan.rental import host_name, server_needs, table_bytes
 from berth.plan.request import ANY_RATE
 from berth.plan.search.exact import exact
-from berth.plan.search.method import Budget, Outcome, get_method
-from berth.plan.shortest_path import min_rate
-from berth.plan.world import DISK, MACHINE, REPLICAS, SERVERS
+from berth.plan.search.method import Outcome
+from berth.plan.stage_reasons import device_mix, layer_range, limit_of, readers_bind, replica_cap, slowest
 from berth.units import (
-    format_bytes,
     format_count,
     format_rate,
     format_seconds,
@@ -27,17 +23,8 @@ from berth.units import (
     format_usd_per_hour,
 )
 
-FIXED_PLANS = ("cpu-only", "gpu-only", "heuristic")
-NEXT_BEST, LEAST = "next best", "least $/h"
-_ALL_SUBSETS = 6  # up to this many types, every subset of them is tried
-_QUICK = Budget(seconds=2.0)  # for each alternative
 _SAME = 1e-9
-_WAITS = 0.9  # a stage that takes less than this share of the time of its servers or readers waits for them
 _MUCH_FASTER = 1.2
-_CLEARLY_LESS = 0.9  # a price per hour that is worth a line of its own
-_FEW_STAGES = 3
-_LARGE = 500_000  # layers^2 x types
-_SHOWN = 5
 # What a proof covers.
 PLAN_SPACE = (
     "plan space: the layers are cut into stages anywhere; each stage has one device type, one place for its tables "
@@ -50,137 +37,6 @@ STATED_SPACE = (
     "The problem states all times; nothing else is modelled"
 )
 _QUICK_CHECK = 1200  # choices x proof steps, for few layers: about half a second
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A plan that could have been chosen; if there is none, the note says why."""
-
-    name: str
-    plan: Plan | None
-    note: str = ""
-    chosen: bool = False
-
-
-def candidates(problem: Problem, outcome: Outcome, shown: int = _SHOWN) -> list[Candidate]:
-    """Return the choice, the best plans with other devices, and the fixed plans; cheapest first, failures last."""
-    chosen = outcome.plan
-    found = [Candidate(outcome.method, chosen, chosen=True)] if chosen else []
-    others = sorted(_with_other_devices(problem, chosen), key=lambda plan: plan.cost_usd)
-    found += [Candidate("" if row else NEXT_BEST, plan) for row, plan in enumerate(others[:shown])]
-    for name in FIXED_PLANS:
-        fixed = get_method(name)(problem, Budget())
-        found = _merged(found, Candidate(name, fixed.plan, fixed.note))
-    slow = least_per_hour(problem)
-    if slow and chosen and slow.usd_per_hour < _CLEARLY_LESS * chosen.usd_per_hour:
-        found = _merged(found, Candidate(LEAST, slow))
-    return sorted(found, key=_rank)
-
-
-def least_per_hour(problem: Problem) -> Plan | None:
-    """Return the plan with the lowest price per hour found at just the throughput asked for, of a few stages."""
-    if problem.throughput <= ANY_RATE:
-        return None
-    found = []
-    for stages in range(1, min(_FEW_STAGES, len(problem.layers)) + 1):
-        for schedule in problem.schedules(stages):
-            _, cuts, used = min_rate(problem.arrays, slots_of(schedule), problem.arrays.slowest, math.inf)
-            if len(cuts) and (used <= problem.arrays.limit).all():
-                chosen = [(int(first), int(last), int(choice)) for first, last, choice in cuts]
-                found.append(plan_at(problem, schedule, chosen, problem.arrays.slowest))
-    kept = [plan for plan in found if not plan.violations()]
-    return min(kept, key=lambda plan: (round(plan.usd_per_hour, 6), plan.cost_usd), default=None)
-
-
-def _rank(one: Candidate) -> tuple[float, bool]:
-    return (one.plan.cost_usd if one.plan else float("inf"), not one.chosen)
-
-
-def _merged(found: list[Candidate], new: Candidate) -> list[Candidate]:
-    """Add a candidate; if its plan is already there, add only its name."""
-    for at, one in enumerate(found):
-        if one.plan and new.plan and one.plan.stages == new.plan.stages and one.plan.micro == new.plan.micro:
-            name = ", ".join(filter(None, [one.name.replace(NEXT_BEST, ""), new.name]))
-            return [*found[:at], replace(one, name=name, note=new.note), *found[at + 1 :]]
-    return [*found, new]
-
-
-def _with_other_devices(problem: Problem, chosen: Plan | None) -> Iterator[Plan]:
-    """Yield the cheapest plan of every other set of types that stages really run on."""
-    seen = {frozenset(chosen.worker_counts)} if chosen else set()
-    for names in _sets(problem, chosen):
-        plan = exact(restrict_to_types(problem, names), _QUICK).plan
-        if plan is not None and frozenset(plan.worker_counts) not in seen:
-            seen.add(frozenset(plan.worker_counts))
-            yield replace(plan, problem=problem)
-
-
-def is_large(problem: Problem) -> bool:
-    """Return whether solving takes seconds; then it is not repeated for every set of types."""
-    return len(problem.layers) ** 2 * len(problem.types) > _LARGE
-
-
-def _sets(problem: Problem, chosen: Plan | None) -> Iterator[Sequence[str]]:
-    names = problem.type_names
-    if is_large(problem):
-        return
-    if len(names) <= _ALL_SUBSETS:
-        for size in range(1, len(names) + 1):
-            yield from combinations(names, size)
-        return
-    yield from ((name,) for name in names)
-    for left_out in chosen.worker_counts if chosen else ():
-        yield [name for name in names if name != left_out]
-
-
-def fixed_plan_costs(problem: Problem, name: str, rates: Sequence[float]) -> list[float | None]:
-    """Return the cost of a fixed plan at each throughput; None where it can't hold it."""
-    found = (get_method(name)(problem.at(rate), Budget()).plan for rate in rates)
-    return [plan.cost_usd if plan else None for plan in found]
-
-
-def limited_by(plan: Plan) -> str:
-    """Return what limits the bottleneck: compute, data, all-reduce or servers."""
-    return limit_of(plan, plan.stages[slowest(plan)])
-
-
-def own_s(plan: Plan, stage: Stage) -> float:
-    """Return the seconds per example of a stage without its servers, which are sized to keep up with it."""
-    one = plan.schedule
-    calls = one.w_max * max(stage.compute_s, stage.data_s) + one.w_sum * (
-        stage.compute_s + stage.in_s + stage.out_s
-    )
-    return calls / one.micro + stage.optimiser_s + stage.sync_s
-
-
-def limit_of(plan: Plan, stage: Stage) -> str:
-    """Return what takes longest in a stage; servers only if the stage waits for them."""
-    if own_s(plan, stage) < _WAITS * stage.server_s:
-        return "servers"
-    parts = {"compute": stage.compute_s + stage.optimiser_s, "data": stage.data_s, "all-reduce": stage.sync_s}
-    return max(parts, key=lambda part: parts[part])
-
-
-def slowest(plan: Plan) -> int:
-    """Return the index of the stage that takes longest, apart from what servers and readers are rounded to."""
-    waits = [
-        stage.server_s if limit_of(plan, stage) == "servers" else own_s(plan, stage) for stage in plan.stages
-    ]
-    return max(range(len(waits)), key=lambda row: waits[row])
-
-
-def device_mix(plan: Plan) -> str:
-    """Return the devices of a plan in the order of its stages, cores of servers and readers included."""
-    counts = dict(plan.device_counts)
-    if plan.problem.host.device < 0 and plan.host_cores:
-        counts[host_name(plan.problem)] = plan.host_cores
-    return " + ".join(f"{count} {name}" for name, count in counts.items())
-
-
-def layer_range(problem: Problem, first: int, last: int) -> str:
-    """Return `embedding .. pooling`, or the name of a single layer."""
-    names = problem.layers
-    return names[first] if first == last else f"{names[first]} .. {names[last]}"
 
 
 def explain(
@@ -198,7 +54,7 @@ def explain(
     plan = outcome.plan
     if plan is None:
         return []
-    optimum = outcome if _is_proven(outcome) else exact(plan.problem, _QUICK)
+    optimum = outcome if _is_proven(outcome) else exact(plan.problem, QUICK)
     least_usd = optimum.plan.cost_usd if optimum.plan else plan.cost_usd
     return [
         _bottleneck(plan),
@@ -226,7 +82,7 @@ _DOING = {
 
 
 def _bottleneck(plan: Plan) -> str:
-    if _readers_bind(plan):
+    if readers_bind(plan):
         return f"The {plan.readers} reader cores are the bottleneck: {format_seconds(plan.reader_s)} per example."
     row = slowest(plan)
     stage = plan.stages[row]
@@ -238,65 +94,8 @@ def _bottleneck(plan: Plan) -> str:
     )
 
 
-def _readers_bind(plan: Plan) -> bool:
-    return max(stage.time_s for stage in plan.stages) < _WAITS * plan.reader_s
-
-
-def stage_reason(plan: Plan, row: int) -> str:
-    """Return in one line why a stage has this place for its tables and this many replicas."""
-    stage = plan.stages[row]
-    parts = [*_tables_reason(plan, stage), *_count_reason(plan, stage), _time_reason(plan, stage)]
-    return "; ".join(parts)
-
-
-def _tables_reason(plan: Plan, stage: Stage) -> Iterator[str]:
-    memory = plan.problem.types[plan.problem.type_index(stage.type_name)].memory_bytes
-    if stage.tables in (MACHINE, REPLICAS):
-        fit = f" fit into {stage.replicas} x {format_bytes(memory)}" if memory else " are in its memory"
-        way = "rows stay inside one machine" if stage.tables == MACHINE else "rows move over the NICs"
-        yield f"tables of {format_bytes(table_bytes(plan, stage))}{fit}, {way}"
-    if stage.servers:
-        needs = server_needs(plan, stage)
-        held = {SERVERS: "tables", DISK: "the tables' hot rows"}.get(stage.tables, "dense parameters")
-        yield (
-            f"{held} of {format_bytes(needs.bytes)} on {format_count(stage.servers, 'server core')}: "
-            f"{_cores(needs.lookups)} by lookups, {_cores(needs.nic)} by NIC, {_cores(needs.memory)} by memory"
-        )
-
-
-def _cores(needed: float) -> int:
-    return math.ceil(needed * (1 - _SAME))
-
-
-def replica_cap(problem: Problem, stage: Stage) -> int:
-    """Return the most replicas that a stage may have: by the staleness, and by the devices of a machine."""
-    return min(problem.max_replicas, problem.choices[stage.choice].cap if stage.tables else UNLIMITED)
-
-
-def _count_reason(plan: Plan, stage: Stage) -> Iterator[str]:
-    cap = replica_cap(plan.problem, stage)
-    if stage.replicas == stage.min_replicas > 1:
-        yield f"{stage.replicas} is the least that its memory needs"
-    elif stage.replicas == cap == plan.problem.max_replicas:
-        yield f"the staleness allows no more than {cap}"
-    elif stage.replicas == cap:
-        yield f"a machine has no more than {cap}"
-
-
-def _time_reason(plan: Plan, stage: Stage) -> str:
-    """Return what takes longest, and the shares of a step: of computation and of data, which may overlap."""
-    shares = {
-        "compute": stage.compute_s + stage.optimiser_s,
-        "data in": stage.in_s,
-        "data out": stage.out_s,
-        "all-reduce": stage.sync_s,
-    }
-    taken = [f"{part} {s / plan.stage_s:.0%}" for part, s in shares.items() if s >= 0.005 * plan.stage_s]
-    return f"limited by {limit_of(plan, stage)} ({', '.join(taken)} of a step)"
-
-
 def _one_more(plan: Plan) -> str:
-    if _readers_bind(plan):
+    if readers_bind(plan):
         return f"One more reader core: {_change(plan, replace(plan, readers=plan.readers + 1))}."
     row = slowest(plan)
     stage = plan.stages[row]
@@ -339,7 +138,7 @@ def _faster_than_asked(plan: Plan, found: Sequence[Candidate]) -> Iterator[str]:
 def _throughput(plan: Plan, least_usd: float) -> str:
     """Say whether the throughput makes the optimum more expensive."""
     problem = plan.problem
-    free = exact(problem.at(problem.throughput * 1e-6), _QUICK).plan
+    free = exact(problem.at(problem.throughput * 1e-6), QUICK).plan
     wanted = format_rate(problem.throughput)
     if free is None or free.cost_usd >= least_usd * (1 - _SAME):
         return f"The throughput does not bind: nothing slower than {wanted} would cost less."
@@ -351,7 +150,7 @@ def _throughput(plan: Plan, least_usd: float) -> str:
 
 def _price(plan: Plan, max_usd: float) -> str:
     """Say what the next faster plan would cost."""
-    faster = exact(plan.problem.at(plan.throughput * (1 + 1e-6)), _QUICK).plan
+    faster = exact(plan.problem.at(plan.throughput * (1 + 1e-6)), QUICK).plan
     if faster is None:
         return "The price does not bind: no plan is faster."
     return (
@@ -364,7 +163,7 @@ def _limits(plan: Plan, least_usd: float) -> Iterator[str]:
     for one in plan.problem.types:
         if one.limit >= UNLIMITED or plan.device_counts.get(one.name, 0) < one.limit:
             continue
-        free = exact(plan.problem.with_limits({one.name: UNLIMITED}), _QUICK).plan
+        free = exact(plan.problem.with_limits({one.name: UNLIMITED}), QUICK).plan
         if free and free.cost_usd < least_usd * (1 - _SAME):
             yield (
                 f"The limit of {one.limit} {one.name} binds: with {free.device_counts.get(one.name, 0)} of them the "
@@ -382,7 +181,7 @@ def _pins(plan: Plan, least_usd: float) -> Iterator[str]:
     problem = plan.problem
     if problem.allowed.all():
         return
-    free = exact(problem.allowing(problem.allowed | True), _QUICK).plan
+    free = exact(problem.allowing(problem.allowed | True), QUICK).plan
     if free and free.cost_usd < least_usd * (1 - _SAME):
         yield f"The pins cost {format_usd(least_usd - free.cost_usd)}: without them {device_mix(free)} would be enough."
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from berth.cluster.model import Cluster
 from berth.errors import InputError, SpecError
-from berth.plan.files import check_plan
+from berth.plan.check_file import check_plan
 from berth.plan.plan import Plan, Stage
 from berth.plan.problem import SYNC_BYTES
 from berth.plan.rental import host_name

@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 
 from berth.errors import InputError, UnknownNameError
-from berth.plan.explain import device_mix, round_down
+from berth.plan.explain import round_down
 from berth.plan.frontier import fastest_under
 from berth.plan.infeasible import Infeasible, diagnose
 from berth.plan.objective.refine import OBJECTIVES, Refinement, make_objective, refine
@@ -25,6 +25,7 @@ from berth.plan.problem import Problem
 from berth.plan.request import PlanRequest, build_problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome, Progress, canonical_name, get_method
+from berth.plan.stage_reasons import device_mix
 from berth.units import format_rate, format_usd
 
 MAX_EXTRA_COST = 0.05  # of a plan on preferred devices, as a share of the cheapest plan's cost

@@ -19,6 +19,7 @@ import numpy as np
 from berth import __version__
 from berth.report.plots import run_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
+from berth.report.verdict import tail, verdict
 from berth.simulate.metrics import Summary
 from berth.simulate.policy_run import PolicyRun
 from berth.simulate.reference import reference_device
@@ -40,6 +41,11 @@ def report_page(played: Sequence[PolicyRun], notes: Sequence[str]) -> str:
         "end": max(float(edges[-1]), *(last_end_s(one.run) for one in played)),
         "devices": run.cluster.devices,
         "tiers": [tier.name for tier in run.cluster.tiers],
+        "bars": [
+            {"label": name, "mean": one.summary.mean_jct_s, "p99": one.summary.p99_jct_s}
+            for name, one in zip(names, played, strict=True)
+            if one.summary.finished
+        ],
         "runs": [run_data(name, one.run, one.timers, edges) for name, one in zip(names, drawn, strict=False)],
     }
     notes = [*notes, *([f"curves: the first {_MAX_DRAWN} policies"] if len(played) > _MAX_DRAWN else [])]
@@ -93,12 +99,21 @@ def _body(
     }
     chips = "".join(f"<li><span>{key}</span> {html.escape(value)}</li>" for key, value in facts.items())
     remarks = "".join(f"<li>{html.escape(text)}</li>" for text in [*legend, *notes])
+    summaries = [one.summary for one in played]
+    sentences = verdict(summaries, names)
+    tails = [text for one, name in zip(played, names, strict=True) if (text := tail(one.run, name))]
+    lead = "".join(f"<p>{html.escape(text)}</p>" for text in sentences)
+    behind = "".join(f"<li>{html.escape(text)}</li>" for text in tails)
     charts = _asset("report.html")
     if not any(one.timers and one.timers.times for one in played):
         charts = _without(charts, "timers").replace("<section>", '<section class="wide">', 1)
     return (
         f'<header><h1>Simulation report</h1><ul class="chips">{chips}</ul></header>\n<main>\n'
-        f'<section class="wide"><h2>Side by side</h2>{_table([one.summary for one in played], names)}\n'
+        f'<section class="wide verdict"><h2>In short</h2>{lead}'
+        f'<ul class="tail">{behind}</ul><figure id="bars"></figure>\n'
+        '<p class="quiet">One trace is one sample: <code>berth compare</code> shows whether a difference is more '
+        "than noise.</p></section>\n"
+        f'<section class="wide"><h2>Side by side</h2>{_table(summaries, names)}\n'
         f'<p class="quiet">★ best of its row. JCT: completion time, from submission to end. All figures are '
         f'simulated, not measured.</p>\n<ul class="notes">{remarks}</ul></section>\n{charts}\n</main>'
     )

@@ -12,13 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from berth.plan.explain import Candidate, device_mix, layer_range, limit_of, limited_by, slowest
-from berth.plan.files import CheckedPlan
+from berth.plan.candidates import Candidate
+from berth.plan.check_file import CheckedPlan
 from berth.plan.objective.protocol import Evaluation
 from berth.plan.objective.refine import Refinement
 from berth.plan.plan import Plan
 from berth.plan.proof import Proof
 from berth.plan.rental import RentedPool, cost_per_billion, throughput_range
+from berth.plan.stage_reasons import device_mix, layer_range, limit_of, limited_by, slowest
 from berth.report.plan_report import PlanReport
 from berth.report.terminal import bar, table
 from berth.units import (

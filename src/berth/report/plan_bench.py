@@ -16,7 +16,7 @@ from rich.text import Text
 
 from berth import __version__
 from berth.plan.bench import Result
-from berth.plan.explain import device_mix
+from berth.plan.stage_reasons import device_mix
 from berth.report.plan import money, print_item
 from berth.report.plan_html import document, grid, items, section
 from berth.report.terminal import table

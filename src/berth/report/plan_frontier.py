@@ -10,9 +10,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from berth.plan.explain import FIXED_PLANS, device_mix, fixed_plan_costs, limited_by
+from berth.plan.candidates import FIXED_PLANS, fixed_plan_costs
 from berth.plan.plan import Plan
 from berth.plan.problem import Problem
+from berth.plan.stage_reasons import device_mix, limited_by
 from berth.report.plan import money
 from berth.report.terminal import table
 from berth.units import format_rate

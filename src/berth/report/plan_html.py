@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from berth import __version__
-from berth.plan.explain import Candidate, device_mix, layer_range, limited_by, provenance, slowest
+from berth.plan.candidates import Candidate
+from berth.plan.explain import provenance
 from berth.plan.plan import Plan
 from berth.plan.problem import COMPUTE, IN, OUT, Problem
+from berth.plan.stage_reasons import device_mix, layer_range, limited_by, slowest
 from berth.report.html import page
 from berth.report.plan import (
     OBJECTIVE_COLUMNS,

@@ -5,16 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from berth.plan.explain import (
-    Candidate,
-    candidates,
-    device_mix,
-    explain,
-    limited_by,
-    plan_space,
-    provenance,
-    stage_reason,
-)
+from berth.plan.candidates import Candidate, candidates
+from berth.plan.explain import explain, plan_space, provenance
 from berth.plan.objective.protocol import Evaluation
 from berth.plan.objective.refine import Refinement
 from berth.plan.plan import Plan
@@ -22,6 +14,7 @@ from berth.plan.problem import Problem
 from berth.plan.problem_json import stage_documents
 from berth.plan.rental import RentedPool, cost_per_billion, rented_pools, throughput_range
 from berth.plan.solve import Solution
+from berth.plan.stage_reasons import device_mix, limited_by, stage_reason
 from berth.units import format_rate, format_usd
 
 

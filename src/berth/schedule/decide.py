@@ -103,8 +103,6 @@ def next_round_s(world: World) -> float:
 def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
     """The phases that these rules ask for; in place of the others is one that does nothing."""
     by_order, by_gain = isinstance(rules.preempt, PreemptByOrder), isinstance(rules.preempt, PreemptByGain)
-    # where order preempts, a reserved place could be lost again
-    reserves = rules.reserve is not None and not by_order
     arguments = (*types_of(world, hooks), types.float64)
 
     def act(wanted: bool, phase: IndirectKernel) -> Any:
@@ -120,7 +118,7 @@ def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
             if order
             else wake(True, refresh_order)
         ),
-        reserve_for_longest_waiting=act(reserves, reserve_for_longest_waiting),
+        reserve_for_longest_waiting=act(rules.reserve is not None, reserve_for_longest_waiting),
         start_waiting=start_waiting.pointer(types.float64(*arguments, types.int64)),
         preempt_by_order=wake(by_order, preempt_by_order),
         defragment=act(bool(rules.defragment and rules.defragment.gain > 0), defragment),

@@ -204,7 +204,8 @@ def slowdown_on(world: World, job: Any, claim: int, tier: int) -> float:
 def movable(world: World, row: int, device_type: int, group: int, now: float) -> tuple[Array, Array]:
     """Running jobs that may be moved for `row`, and how many devices each holds inside a group.
 
-    A job is not moved soon after its last start or move, nor for one of lower priority.
+    A job that can't be migrated is left alone, nor one soon after its last start or move, nor for one of lower
+    priority.
     """
     state, tier = world.state[0], world.jobs[row].nearest_tier
     rows = np.empty(state.running, np.int64)
@@ -212,7 +213,7 @@ def movable(world: World, row: int, device_type: int, group: int, now: float) ->
     count = 0
     for i in range(state.running):
         job = world.jobs[world.running[i]]
-        if now - job.started_s < _MIN_RUN_S or job.priority > world.jobs[row].priority:
+        if not job.movable or now - job.started_s < _MIN_RUN_S or job.priority > world.jobs[row].priority:
             continue
         held = 0
         for place in places_of(world, job.first_place):

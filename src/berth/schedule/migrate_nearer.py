@@ -25,7 +25,7 @@ def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
     for i in range(world.state[0].running):
         row = world.running[i]
         job = world.jobs[row]
-        if job.tier == 0 or job.started_s == now:
+        if job.tier == 0 or job.started_s == now or not job.movable:
             continue
         nearer = -1
         if job.tier > job.nearest_tier:

@@ -22,7 +22,8 @@ from berth.schedule.progress import advance_progress
 from berth.schedule.queue import drop_started, precedes, set_bound, set_order, smallest_demand, sort_rows
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World
-from berth.schedule.start_waiting import allowed_tier_of, explain_wait, start_reason, wake_time_of
+from berth.schedule.reservation import close_reservation, open_reservation
+from berth.schedule.start_waiting import allowed_tier_of, backfill, explain_wait, start_reason, wake_time_of
 
 
 @indirect
@@ -52,7 +53,9 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
             count = settle(world, ranked[settled], evicted, count)
             settled += 1
         allowed_tier = allowed_tier_of(world, hooks, row, now)
-        device_type, tier, group = find_place_for(world, row, allowed_tier, False)
+        own = state.reserved_for == row
+        open_reservation(world, own)
+        device_type, tier, group = find_place_for(world, row, allowed_tier, own)
         # once a job has taken its devices again no other returns its own: it would be asked twice
         while device_type < 0 and threatens(world, row, ranked, offered, settled):
             offered -= 1
@@ -61,10 +64,14 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
             charge_quota(world, ranked[offered], -jobs[ranked[offered]].gpus)
             if state.free >= jobs[row].gpus:
                 state.search_epoch += 1  # a search that failed before may succeed now
-                device_type, tier, group = find_place_for(world, row, allowed_tier, False)
-        if device_type >= 0:
+                device_type, tier, group = find_place_for(world, row, allowed_tier, own)
+        started = device_type >= 0
+        if started:
             start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
-        else:
+        close_reservation(world, own, row, started)
+        if not started and state.reserved_for >= 0 and not own:
+            started = backfill(world, row, allowed_tier, now)
+        if not started:
             jobs[row].waits_for_tier, jobs[row].until_s = allowed_tier, wake_time_of(world, hooks, row, now)
             wake = min(wake, jobs[row].until_s)
     while settled < total:
@@ -120,10 +127,10 @@ def rank_threatened(world: World, hooks: Hooks, now: float) -> Array:
 
 @kernel
 def long_running(world: World, rows: Array, now: float) -> Array:
-    """Those of the rows, in order, that this pass has not just started."""
+    """Those of the rows, in order, that can be preempted and that this pass has not just started."""
     count = 0
     for row in rows:
-        if world.jobs[row].started_s < now:
+        if world.jobs[row].started_s < now and world.jobs[row].preemptible:
             rows[count] = row
             count += 1
     return rows[:count]

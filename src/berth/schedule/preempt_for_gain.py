@@ -62,7 +62,7 @@ def next_evictable_s(world: World, hooks: Hooks, row: int, gain: float, now: flo
     for i in range(world.state[0].running):
         victim = world.jobs[world.running[i]]
         until_s = protected_until_s(world, victim)
-        if not now < until_s < wake:
+        if not now < until_s < wake or not victim.preemptible:
             continue
         advance_progress(victim, now)
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
@@ -146,7 +146,7 @@ def eviction_candidates(
     ranks, count = np.zeros(state.running, BOUND), 0
     for i in range(state.running):
         victim = world.jobs[world.running[i]]
-        if now < protected_until_s(world, victim):
+        if not victim.preemptible or now < protected_until_s(world, victim):
             continue
         if victim.priority > job.priority or victim.started_s == now:
             continue

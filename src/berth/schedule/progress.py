@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from berth.native.kernels import inlined, kernel
+from berth.schedule.estimates import refresh_remaining
 from berth.schedule.records import SMALL_GANG, World
 
 
@@ -18,11 +19,12 @@ def advance_progress(job: Any, now: float) -> None:
     if now >= job.next_checkpoint_s:
         record_checkpoint(job, now)
     worked = max(0.0, now - max(job.updated_s, job.restored_at_s)) * job.speed
+    job.done_s += worked
     job.true_remaining_s = max(0.0, job.true_remaining_s - worked)
-    job.estimated_remaining_s = job.true_remaining_s * job.estimate_error
     job.ran_s += span
     job.attained_gpu_s += span * job.gpus
     job.updated_s = now
+    refresh_remaining(job, now)
 
 
 @kernel

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 
 from berth.native.kernels import inlined, kernel
+from berth.schedule.estimates import learn_duration
 from berth.schedule.policy import Hooks
-from berth.schedule.records import Array, JobStatus, World
+from berth.schedule.progress import restore_cost_s
+from berth.schedule.records import Array, EstimateKind, JobStatus, World
 from berth.schedule.totals import update_totals
 
 _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
@@ -44,6 +46,11 @@ def order_of(world: World, hooks: Hooks, row: int, now: float) -> float:
     """The policy's order of a job, whose state of the policy is updated first."""
     job, cluster, params = world.jobs[row], world.cluster[0], world.params[0]
     update_totals(world, job, now)
+    job.restore_s = restore_cost_s(world, job.gpus)
+    if job.estimate_kind == EstimateKind.TRACKED:
+        job.index_s = job.estimated_remaining_s
+    elif job.tier < 0:
+        learn_duration(world, job, now)
     if world.rules[0].has_update:
         hooks.update(job, now, cluster, params)
     return hooks.order(job, now, cluster, params)

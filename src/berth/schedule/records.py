@@ -23,6 +23,7 @@ MAX_PARAMS = 24
 STATE_SLOTS = 6  # numbers that a policy may keep with each job
 TABLE = 512  # entries of a policy's table
 WINDOW = 100  # waits kept per size and tier
+CLASSES = 4  # groups of similar jobs from which a job's duration is learned
 
 
 class JobStatus(IntEnum):
@@ -33,6 +34,14 @@ class JobStatus(IntEnum):
     RUNNING = 2
     DONE = 3
     REFUSED = 4  # no place of the cluster, or no quota, ever holds it
+
+
+class EstimateKind(IntEnum):
+    """What the scheduler knows of a job's duration."""
+
+    TRACKED = 0  # its remaining time, to `estimate_error`
+    LEARNED = 1  # its user's estimate if there is one, and jobs like it that have ended
+    NONE = 2  # how long it has run
 
 
 class Action(IntEnum):
@@ -60,7 +69,9 @@ _REQUEST = [  # what was asked for
     ("widest_tier", "i4"),  # farthest tier its user allows
     ("user", "i4"),  # numbered in order of appearance
     ("quota", "i4"),  # virtual cluster it is charged to; -1: none
-    ("work_s", "f8"),  # seconds it needs at the nearest placement, alone
+    ("work_s", "f8"),  # seconds it needs at the nearest placement, alone; where that is unknown, as estimated
+    ("preemptible", "i4"),  # 0: once started it is not evicted for others
+    ("movable", "i4"),  # 0: nor migrated
 ]
 _PROGRESS = [
     ("estimated_remaining_s", "f8"),  # work left at the nearest placement, as far as the scheduler knows
@@ -74,6 +85,22 @@ _PROGRESS = [
     ("next_checkpoint_s", "f8"),  # of the current attempt; inf: none
     ("checkpoint_interval_s", "f8"),  # 0: it checkpoints only when it is evicted
     ("checkpointed_remaining_s", "f8"),  # true_remaining_s at the last checkpoint
+]
+_ESTIMATE = [  # how long it takes, where that is not known: see estimates.py
+    ("estimate_kind", "i4"),  # EstimateKind
+    ("spread_row", "i4"),  # row of the tables for the spread of its duration
+    (
+        "classes",
+        "i4",
+        (CLASSES,),
+    ),  # rows of `World.history` of jobs like it, from the most to the least alike
+    ("trust_class", "i4"),  # row for the estimates of its user
+    ("given_s", "f8"),  # its user's estimate of the work; 0: none
+    ("median_work_s", "f8"),  # median of its work before it has started
+    ("done_s", "f8"),  # work done so far
+    ("index_s", "f8"),  # least expected seconds of work per completion
+    ("index_until_s", "f8"),  # when that changes if it goes on running; inf: it only falls
+    ("restore_s", "f8"),  # what stopping and restoring it costs
 ]
 _PLACEMENT = [
     ("tier", "i4"),  # tier at which it runs; -1: it does not run
@@ -112,12 +139,13 @@ _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py an
     ("explained_s", "f8"),  # when this was written, for a waiting job
 ]
 JOB = np.dtype(
-    [*_ORDER, *_REQUEST, *_PROGRESS, *_PLACEMENT, *_LOCALITY, *_POLICY, *_EXPLANATION],
+    [*_ORDER, *_REQUEST, *_PROGRESS, *_ESTIMATE, *_PLACEMENT, *_LOCALITY, *_POLICY, *_EXPLANATION],
     align=True,
 )
 # how long a job really takes, and how records are linked, is not for policies
 INTERNAL_FIELDS = {
     *("true_remaining_s", "checkpointed_remaining_s", "next_checkpoint_s", "checkpoint_interval_s"),
+    *("spread_row", "classes", "trust_class", "median_work_s"),
     "policy_state",  # which policies read by the names that they declare
     *("order_key", "tie_break", "demand", "first_place", "running_index", "in_ending_list", "traffic_row"),
     *(
@@ -205,6 +233,10 @@ WAIT_STATS = np.dtype(  # recent waits of jobs of one size for one tier
         ("gave_up", "i4", (WINDOW,)),
     ],
     align=True,
+)
+
+HISTORY = np.dtype(  # logarithms of the work of jobs that have ended, or of work over estimate
+    [("count", "f8"), ("mean", "f8"), ("variance", "f8")], align=True
 )
 
 # `closed`: epoch in which a job of this quota blocked all later ones of it
@@ -304,6 +336,7 @@ RULES = np.dtype(  # what a policy asks for beside its functions: see policy.Rul
         ("imbalance_tolerance", "f8"),
         ("reserve_after_s", "f8"),
         ("reserve_share", "f8"),
+        ("reserve_in_order", "i4"),
         ("reorder_after_s", "f8"),
         ("min_run_s", "f8"),
         ("eviction_interval_s", "f8"),
@@ -344,6 +377,7 @@ class World(NamedTuple):
     wait_stats: Array  # WAIT_STATS [demand, tier]
     quotas: Array  # QUOTA
     users: Array  # USER
+    history: Array  # HISTORY, by class of jobs
     cluster: Array  # CLUSTER, one record: see totals.py
     waiting: Array  # job rows, first to start first
     running: Array  # job rows

@@ -127,13 +127,18 @@ def same_rack_and_type(world: World, free: Array, at: int) -> Array:
 
 @indirect
 def reserve_for_longest_waiting(world: World, hooks: Hooks, now: float) -> None:
-    """Starts the job that has waited longest, once over the limit, or reserves a place for it."""
+    """Starts the job that has waited longest, once over the limit, or reserves a place for it.
+
+    With `reserve_in_order` it is the first in order of those over the limit.
+    """
     state, rules, waiting = world.state[0], world.rules[0], world.waiting
     longest, at = now - rules.reserve_after_s, -1
     for i in range(state.queue_start, state.queue_stop):
         job = world.jobs[waiting[i]]
         if job.queued_since_s < longest and not exceeds_quota(world, waiting[i]):
             longest, at = job.queued_since_s, i
+            if rules.reserve_in_order:
+                break
     if at < 0:
         return
     row = waiting[at]

@@ -91,6 +91,7 @@ class Reserve(_Checked):
 
     after_s: float
     share: float = math.inf  # if that comes free within this share of its wait so far
+    in_order: bool = False  # the first in order that has waited as long, rather than the longest waiting
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,7 @@ def rules_record(rules: Rules, eviction_s: float, eviction_large_s: float) -> Ar
         "imbalance_tolerance": rules.imbalance_tolerance,
         "reserve_after_s": rules.reserve.after_s if rules.reserve else math.inf,
         "reserve_share": rules.reserve.share if rules.reserve else math.inf,
+        "reserve_in_order": rules.reserve.in_order if rules.reserve else False,
         "worst_fit": rules.worst_fit,
         "link_ratio": rules.link_ratio,
         "learn_timers": rules.learn_timers,

@@ -33,7 +33,11 @@ class JobView(Protocol):
     widest_tier: int
     """The farthest tier that its user allows."""
     work_s: float
-    """Seconds that it needs at the nearest tier, alone."""
+    """Seconds that it needs at the nearest tier, alone; where that is unknown, as estimated."""
+    preemptible: int
+    """0: once started it is not evicted for other jobs."""
+    movable: int
+    """0: nor migrated."""
 
     state: int
     """1: waiting, 2: running."""
@@ -64,6 +68,18 @@ class JobView(Protocol):
     """Seconds of work that are left at the nearest tier, as far as the scheduler knows."""
     estimate_error: float
     """Estimated over true remaining time; 1 where durations are known."""
+    estimate_kind: int
+    """0: remaining times are known, to `estimate_error`; 1: learned from jobs that have ended; 2: unknown."""
+    given_s: float
+    """Its user's estimate of `work_s`; 0: none."""
+    done_s: float
+    """Seconds of work done, as of `updated_s`."""
+    index_s: float
+    """Least expected seconds of work per completion (Gittins); `estimated_remaining_s` where that is known."""
+    index_until_s: float
+    """When `index_s` changes by itself if the job goes on running; inf: it only falls."""
+    restore_s: float
+    """Seconds that stopping it and restoring its state elsewhere costs."""
     attained_gpu_s: float
     """GPU-seconds of all attempts, as of `updated_s`."""
     ran_s: float

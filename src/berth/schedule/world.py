@@ -15,6 +15,7 @@ from berth.schedule.records import (
     DECISION,
     DEMAND,
     GROUP,
+    HISTORY,
     HOST,
     JOB,
     MAX_DEVICE_TYPES,
@@ -45,6 +46,9 @@ def new_jobs(count: int) -> Array:
         "imbalance_slowdown",
     ):
         jobs[name] = 1.0
+    jobs["preemptible"] = jobs["movable"] = 1
+    jobs["classes"] = jobs["trust_class"] = -1
+    jobs["index_until_s"] = np.inf
     jobs["first_start_s"] = -1.0
     jobs["last_eviction_s"] = jobs["explained_s"] = -np.inf
     jobs["next_checkpoint_s"] = np.inf
@@ -95,6 +99,9 @@ def new_world(
         wait_stats=wait_stats,
         quotas=quota_rows,
         users=np.zeros(int(jobs["user"].max(initial=0)) + 1, USER),
+        history=np.zeros(
+            1 + max(jobs["classes"].max(initial=0), jobs["trust_class"].max(initial=0)), HISTORY
+        ),
         cluster=_cluster_totals(cluster, hosts),
         waiting=np.zeros(len(jobs) + 1, np.int32),
         running=np.zeros(2 * devices + 2, np.int32),

@@ -8,6 +8,7 @@ from typing import Any
 from berth.native.kernels import entry, inlined, kernel
 from berth.schedule.allocation import release, requeue, take_devices
 from berth.schedule.decide import Phases, decide
+from berth.schedule.estimates import record_duration, refresh_remaining
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
 from berth.schedule.queue import enqueue, set_order, smallest_demand
@@ -81,6 +82,7 @@ def finish_jobs(world: World, engine: EngineState, net: Net, speed: SpeedHooks, 
         row = engine.heap[0]
         job = world.jobs[row]
         advance_progress(job, now)
+        record_duration(world, job)
         end_attempt(world, engine, net, speed, row, job.tier, job.started_s, now)
         write(world, engine, Event.FINISHED, row, job.reason, now)
         release(world, row)
@@ -271,6 +273,7 @@ def roll_back(job: Any, account: Any, now: float) -> None:
     again_s = max(0.0, job.checkpointed_remaining_s - job.true_remaining_s)
     job.true_remaining_s += again_s
     account.accounted_remaining_s = job.true_remaining_s  # the cost of the work that is lost stays accounted
-    job.estimated_remaining_s = job.true_remaining_s * job.estimate_error
+    job.done_s -= again_s
+    refresh_remaining(job, now)
     account.redone_s += again_s
     account.lost_gpu_s += max(0.0, now - since_s) * job.gpus

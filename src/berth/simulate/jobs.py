@@ -20,6 +20,7 @@ from berth.network.traffic import Traffic
 from berth.schedule.records import MAX_TIERS, Array, JobStatus
 from berth.schedule.world import new_jobs
 from berth.simulate.engine_state import TRAFFIC, NetworkMode
+from berth.simulate.knowledge import Estimates, set_knowledge
 from berth.simulate.quotas import charge_jobs
 from berth.workload.mix import Mix
 from berth.workload.profile import JobProfile
@@ -49,6 +50,8 @@ def read_jobs(
     *,
     seed: int = 0,
     estimate_error: float = 0.0,
+    estimates: Estimates = "known",
+    preemptible: float = 1.0,
     quotas: Mapping[str, int] | None = None,
 ) -> Jobs:
     """The records of a trace's jobs on a cluster. `estimate_error` 0.5: remaining times are known to +-50 % only."""
@@ -65,6 +68,7 @@ def read_jobs(
         records["priority"] = trace.frame["priority"].fill_null(0).to_numpy()
     users: dict[str | None, int] = {}
     records["user"] = [users.setdefault(name, len(users)) for name in trace.frame["user"].to_list()]
+    set_knowledge(records, trace, estimates, preemptible, seed)
     too_large = _floors(records, cluster, trace)
     over_quota = charge_jobs(records, trace, quotas or {})
     models, drawn = draw_models(trace, mix, seed)

@@ -37,6 +37,7 @@ from berth.simulate.engine_state import (
 )
 from berth.simulate.faults import FaultSpec, faults_of
 from berth.simulate.jobs import Jobs, read_jobs
+from berth.simulate.knowledge import Estimates
 from berth.simulate.livelock import LivelockDetector
 from berth.simulate.policy_errors import located
 from berth.simulate.reference import reference_device, seconds_here
@@ -65,6 +66,10 @@ class Setting:
     eviction_large_s: float = 60.0
     checkpoint_s: float = 1800.0
     estimate_error: float = 0.0
+    estimates: Estimates = (
+        "known"  # what schedulers know of durations, to `estimate_error`; or what they learn
+    )
+    preemptible: float = 1.0  # share of the jobs that can be evicted and moved, where the trace does not say
     mix: Mix = field(default_factory=lambda: load_mix("balanced"))
     seed: int = 0
     reference_device: str | DeviceType | None = None  # of durations; None: the most common type
@@ -146,6 +151,8 @@ class Engine:
             setting.mix,
             seed=setting.seed,
             estimate_error=setting.estimate_error,
+            estimates=setting.estimates,
+            preemptible=setting.preemptible,
             quotas=setting.quotas,
         )
         self.world = new_world(

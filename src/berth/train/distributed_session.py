@@ -253,7 +253,11 @@ class DistributedSession(Session):
         return self.store.evaluation() if isinstance(self.store, ResidentStore) else nullcontext()
 
     def _load_stages(self) -> None:
-        """Load the weights of later stages, which rank 0 does not train, to score with the whole model."""
+        """Load the weights of later stages, which rank 0 does not train, to score the whole model on its device."""
+        assert isinstance(self.learner, StageLearner)
+        for name, layer in self.learner.whole.chain.items():
+            if name not in self.learner.layers:
+                layer.to(self.device)
         for stage in range(1, self.process_group.layout.stages):
             message = self.process_group.channel.receive(self.process_group.layout.rank(stage, 0))
             self.model.load_state_dict(message["weights"], strict=False)

@@ -176,7 +176,7 @@ def _sources(plan: Plan) -> Mapping[str, str]:
 
 def _limit(plan: Plan) -> list[str]:
     """Return what limits the predicted step."""
-    from berth.plan.explain import limited_by, slowest
+    from berth.plan.stage_reasons import limited_by, slowest
 
     reads = plan.reader_s >= plan.stage_s
     what = "the readers" if reads else f"stage {slowest(plan) + 1}: {limited_by(plan)}"

@@ -16,7 +16,7 @@ from berth.train.stages.cut import Layout, StageCut
 from berth.units import format_count
 
 if TYPE_CHECKING:
-    from berth.plan.files import CheckedPlan
+    from berth.plan.check_file import CheckedPlan
     from berth.plan.plan import Plan, Stage
     from berth.plan.request import PlanRequest
 
@@ -259,6 +259,6 @@ def planned_run(
 @lru_cache(maxsize=1)
 def _checked(path: str) -> CheckedPlan:
     """Return the plan of a file, which the command line and the run both need."""
-    from berth.plan.files import check_plan
+    from berth.plan.check_file import check_plan
 
     return check_plan(path)

@@ -88,7 +88,8 @@ def _columns(frame: pl.DataFrame) -> pl.DataFrame:
     """The columns of a trace in their types; those a format does not have are null."""
     frame = frame.with_columns(pl.lit(None).alias(name) for name in SCHEMA if name not in frame.columns)
     # NaN stands for an empty field as long as the column is read as floats.
-    frame = frame.with_columns(pl.col("priority").cast(pl.Float64).fill_nan(None))
+    numbers = pl.col("priority", "estimate_s", "preemptible")
+    frame = frame.with_columns(numbers.cast(pl.Float64).fill_nan(None))
     return frame.select(pl.col(name).cast(kind) for name, kind in SCHEMA.items())
 
 

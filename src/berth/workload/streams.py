@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from berth.arrays import FloatArray
 
 Purpose = Literal["arrivals", "sizes", "durations", "users", "failures", "resampling"]
-IndexedPurpose = Literal["models", "estimate errors"]
+IndexedPurpose = Literal["models", "estimate errors", "preemptible"]
 
 _GENERATORS: dict[Purpose, int] = {
     "arrivals": 0,
@@ -27,6 +27,7 @@ _GENERATORS: dict[Purpose, int] = {
 _INDEXED: dict[IndexedPurpose, int] = {
     "models": 0,
     "estimate errors": 0xD1B54A32D192ED03,
+    "preemptible": 0x8CB92BA72F3D8DD7,
 }  # models came first
 
 

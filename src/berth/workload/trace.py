@@ -2,8 +2,9 @@
 
 Times are seconds from the first submission. `duration_s` is the run time at the nearest placement, on the device
 named in `device` (or on the reference device of the simulation); the network model adds the cost of wider
-placements. Rows are in order of submission. `bad` lists rows that could not be used, `notes` what was changed
-(sorted rows, shifted times).
+placements. `estimate_s` is what the user expected it to be, `preemptible` 0 for a job that can't be evicted or moved.
+Rows are in order of submission. `bad` lists rows that could not be used, `notes` what was changed (sorted rows,
+shifted times).
 """
 
 from __future__ import annotations
@@ -34,9 +35,12 @@ SCHEMA: dict[str, pl.DataType] = {
     "vc": pl.String(),
     "priority": pl.Int32(),
     "device": pl.String(),
+    "name": pl.String(),
+    "estimate_s": pl.Float64(),
+    "preemptible": pl.Int32(),
 }
 NEEDED = ("job_id", "submit_s", "num_gpu", "duration_s")
-OPTIONAL = ("model", "user", "vc", "priority", "device")
+OPTIONAL = ("model", "user", "vc", "priority", "device", "name", "estimate_s", "preemptible")
 _SHOWN = 10  # bad rows
 
 
@@ -235,6 +239,8 @@ def _check(frame: pl.DataFrame, source: str) -> None:
         "a duration that is not above zero": not (
             frame["duration_s"].is_finite().all() and (frame["duration_s"] > 0).all()
         ),
+        "an estimate that is not above zero": not (frame["estimate_s"].drop_nulls() > 0).all(),
+        "a preemptible that is neither 0 nor 1": not frame["preemptible"].drop_nulls().is_in([0, 1]).all(),
     }
     for what, broken in faults.items():
         if broken:

@@ -102,9 +102,20 @@ class Looker:
         self._contexts: list[Any] = []
         self.complaints: list[str] = []
 
-    def open(self, address: str, *, width: int = 1280, height: int = 900, scheme: str = "light") -> Any:
+    def open(
+        self,
+        address: str,
+        *,
+        width: int = 1280,
+        height: int = 900,
+        scheme: str = "light",
+        bypass_csp: bool = False,
+    ) -> Any:
         context = self._browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, reduced_motion="reduce"
+            viewport={"width": width, "height": height},
+            color_scheme=scheme,
+            reduced_motion="reduce",
+            bypass_csp=bypass_csp,  # for scripts that a test adds
         )
         self._contexts.append(context)
         context.set_default_timeout(WAIT_S * 1000)

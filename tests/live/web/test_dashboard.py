@@ -160,12 +160,12 @@ def test_the_queue_shows_position_reason_and_expected_start(berth: Berth, look: 
     page = look.open(berth.address)
     rows = page.locator(".queue .row:visible")
     until(lambda: rows.count() == 2)
-    sees(page, ".queue .row .why", "are free")
+    sees(page, ".queue .row .why", "needs 2 devices")
     until(lambda: "in " in text(page, ".queue .row .starts"))
     order = berth.ask("GET", "queue")["order"]
     assert sorted(order) == sorted(waiting)
     until(
-        lambda: [one.split()[0] for one in page.locator(".row:visible .name").all_inner_texts()] == order,
+        lambda: page.locator(".row:visible .name .id").all_inner_texts() == order,
     )
     until(lambda: page.locator(".row:visible .place").all_inner_texts() == ["1", "2"])
 
@@ -216,6 +216,87 @@ def test_a_job_page_has_facts_attempts_events_and_the_log_as_it_grows(berth: Ber
     assert "of rank 0" not in text(page, ".log")
     assert "sleep 0.2" in text(page, ".facts")
     look.keep(page, "job")
+
+
+def test_what_needs_attention_is_first_and_leads_to_it(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.address)
+    sees(page, ".stats .use", "0 of 16")
+    before = berth.ask("GET", "attention")["failed"]["count"]
+    lines = "i=1; while [ $i -le 30 ]; do echo line $i.; i=$((i+1)); done; exit 3"
+    job = berth.submit(lines, name="broken", gpus=2, per="machine", restarts=0)
+    until(lambda: berth.state_of(job) == "failed")
+    berth.ask("POST", "machines/r1-m1/drain")
+    try:
+        sees(page, ".attention .bad", f"{before + 1} failed")
+        sees(page, ".attention .bad", "broken: its command exited with an error")
+        sees(page, ".attention .warn", "r1-m1 drained")
+        sees(page, ".attention .warn", "by admin")
+        look.keep(page, "attention")
+        page.locator(".attention .warn").filter(has_text="drained").click()
+        until(lambda: page.locator(".machine.row:visible").count() == 1)
+    finally:
+        berth.ask("POST", "machines/r1-m1/undrain")
+    go(page, "#/")
+    page.locator(".attention .bad").click()
+    assert page.url.endswith("#/jobs?show=failed")
+    page.locator(".row:visible a").filter(has_text="broken").first.click()
+    sees(page, ".pill", "failed")
+    sees(page, ".reason", "its command exited with an error, exit code 3.")
+    assert text(page, ".tail .log").split("\n") == [f"line {i}." for i in range(11, 31)]
+    page.click("#resubmit")
+    page.click("dialog button.primary")
+    was_told(page, "submitted as j")
+    until(lambda: page.url.split("/")[-1] not in (job, ""))
+    again = page.url.split("/")[-1]
+    until(lambda: berth.state_of(again) == "failed")
+    assert berth.ask("GET", f"jobs/{again}")["spec"] == berth.ask("GET", f"jobs/{job}")["spec"]
+
+
+def test_colours_and_labels_of_gangs_stay_after_a_reload(berth: Berth, look: Looker) -> None:
+    page = look.open(berth.address)
+    jobs = [berth.put(f"gang-{number}", 4) for number in range(4)]
+    until(lambda: all(berth.state_of(job) == "running" for job in jobs))
+    sees(page, ".stats .use", "16 of 16")
+    until(
+        lambda: page.evaluate("Object.keys(JSON.parse(sessionStorage['berth.colours'] || '{}')).length") >= 4
+    )
+    picture = "() => document.querySelector('.map canvas').toDataURL()"
+    before = page.evaluate(picture)
+    page.reload()
+    sees(page, ".stats .use", "16 of 16")
+    until(lambda: page.evaluate(picture) == before)
+    kept = page.evaluate("JSON.parse(sessionStorage['berth.colours'])")
+    assert len({kept[job] for job in jobs}) == 4
+
+
+def test_curves_are_still_there_after_a_restart(berth: Berth, look: Looker) -> None:
+    job = berth.put("old", 8)
+    until(lambda: berth.state_of(job) == "running")
+    berth.stop()
+    berth.start()
+    page = look.open(berth.address)
+    until(lambda: page.evaluate("berth.series?.complete"))
+    began = page.evaluate("berth.series.time[0]")
+    assert began < berth.ask("GET", f"jobs/{job}")["began"] + 120.0
+    assert 8 in page.evaluate("berth.series.busy")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_has_a_fault_that_axe_finds(berth: Berth, look: Looker, scheme: str) -> None:
+    import axe_playwright_python
+
+    rules = (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+    fill(berth)
+    job = berth.submit("exit 1", name="broken", gpus=1, restarts=0)
+    waits = berth.put("waits", 2)
+    page = look.open(berth.address, scheme=scheme, bypass_csp=True)
+    sees(page, ".stats .use", "16 of 16")
+    page.evaluate(rules)
+    find = "async () => (await axe.run()).violations.map(one => [one.id, one.nodes[0].html])"
+    for hash_ in (*VIEWS, "#/jobs?show=running", f"#/job/{waits}", f"#/job/{job}"):
+        go(page, hash_)
+        page.wait_for_timeout(300)
+        assert page.evaluate(find) == [], hash_
 
 
 def test_an_evicted_job_shows_the_preempting_job_and_the_cost(tmp_path: Path, look: Looker) -> None:
@@ -341,7 +422,10 @@ def test_what_if_answers_with_a_small_table(berth: Berth, look: Looker) -> None:
     page.click("button.primary")
     sees(page, "table", "2 more racks")
     sees(page, "table", "(modelled)")
-    sees(page, "table", "-")
+    sees(page, "table", "−")
+    sees(page, "h2", "2 sooner, 0 later, 1 at the same time")
+    assert page.locator("td .sooner").count() == 2
+    assert page.locator("td a").first.get_attribute("href").startswith("#/job/j")
     look.keep(page, "what-if")
 
 
@@ -353,9 +437,15 @@ def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
     berth.ask("POST", f"jobs/{first}/cancel")
     sees(page, ".stats .use", "0 of 16")
     go(page, f"#/job/{first}")
-    page.locator("button.link").click()  # the moment at which it was placed
+    page.locator(".attempts button.link").click()  # the moment at which it was placed
     sees(page, ".banner", "This is the cluster at")
+    sees(page, ".pill", "starting")  # not "cancelled": the page of a job shows that moment, too
+    assert "cancelled" not in text(page, ".events")
+    until(lambda: "?at=" in page.url)
     go(page, "#/")
+    sees(page, ".stats .use", "4 of 16")
+    until(lambda: "?at=" in page.url)
+    page.reload()  # the address has the moment
     sees(page, ".stats .use", "4 of 16")
     page.fill("#moment", "0")
     sees(page, ".stats .use", "0 of 16")
@@ -364,7 +454,7 @@ def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
     sees(page, ".stats .use", "8 of 16")
     assert page.locator(".banner").is_hidden()
     go(page, f"#/job/{later}")
-    page.locator("button.link").click()  # after what was read of the journal before
+    page.locator(".attempts button.link").click()  # after what was read of the journal before
     sees(page, ".banner", "This is the cluster at")
     go(page, "#/")
     sees(page, ".stats .use", "8 of 16")
@@ -381,9 +471,15 @@ def test_a_page_finds_its_controller_again_after_a_restart(berth: Berth, look: L
     before = berth.put("survivor", 4)
     sees(page, ".stats .use", "4 of 16")
     berth.stop()
-    sees(page, ".banner", "does not answer")
+    sees(page, ".banner", "does not answer since")
     look.keep(page, "lost")
+    assert not page.evaluate("document.getElementById('live').classList.contains('on')")
+    stopped = page.evaluate("berth.time")  # nothing is known of later, so nothing ticks
+    page.wait_for_timeout(1100)
+    assert page.evaluate("berth.time") == stopped
+    berth.options = (*berth.options, "--policy", "fifo")
     berth.start()
+    sees(page, ".about", "fifo")
     page.locator(".banner").wait_for(state="hidden")
     assert before in page.evaluate(PICTURE)
     after = berth.put("newcomer", 8)

@@ -58,6 +58,7 @@ def test_what_is_noise_or_next_to_nothing_counts_as_even(factor):
     assert [versus.count(word) for word in ("better", "even", "worse")] == [0, CELLS, 0]
 
 
+@pytest.mark.slow
 def test_the_sentences_follow_the_figures():
     better, worse = (
         waiting_page.parts(waiting_ratios.Study(figures(times("full", factor)))) for factor in (0.5, 2.0)

@@ -257,7 +257,7 @@ def test_what_if_lists_the_jobs_that_gain_and_lose(live):
     assert by_name["wide"]["changed_end_s"] > by_name["wide"]["end_s"]
     assert (told["sooner"], told["later"], told["same"]) == (2, 1, 0)
     shown = live("what-if", "--policy", "srtf")
-    assert "2 end sooner, 1 later, 0 at the same time." in shown
+    assert "Ends: 2 sooner, 1 later, 0 at the same time." in shown
     assert by_name["short"]["job"] in shown
 
 

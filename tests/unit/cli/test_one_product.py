@@ -50,6 +50,7 @@ SEVERAL_FORMS = {
     "--out": {"FILE", "DIR"},
     "--patience": {"N", "TIME"},  # evaluations of a training, how long to wait for a start
     "--policy": {"POLICY"},
+    "--tables": {"PLACE", "PLACE,PLACE"},  # of a training, to choose from in a plan
 }
 
 

@@ -8,9 +8,13 @@ import pytest
 
 from berth.live import commands, views
 from berth.live.api.dashboard_data import DashboardData
-from berth.live.api.series import Series
+from berth.live.api.past_series import Counts
+from berth.live.api.series import Series, sample_of
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
+from berth.live.recover import apply_all, group_passes
+from berth.live.store import Store
+from berth.testing.fault_simulation import FaultRun
 
 
 @pytest.fixture
@@ -158,3 +162,76 @@ def test_timers_are_listed_by_demand_and_tier(crank):
     timers = {(row["gpus"], row["tier"]): row["seconds"][-1] for row in series.after(-1.0)["timers"]}
     assert timers[2, "machine"] == 3600.0
     assert timers[2, "rack"] == 7200.0
+
+
+def test_attention_has_failures_evictions_and_who_drained_what(crank, tmp_path):
+    one = crank(policy="srtf")
+    page = _dashboard(one, tmp_path)
+    nothing = page.attention()
+    assert (nothing["failed"], nothing["evicted"]) == ({"count": 0, "jobs": []}, {"count": 0, "jobs": []})
+    assert nothing["machines"] == []
+    bad = one.submit(2, seconds=5, name="bad", restarts=0, env={"FAILS": "1"})
+    long = one.submit(16, seconds=5000, name="long")
+    one.step(10.0, times=4)
+    one.submit(16, seconds=1, name="quick")
+    one.ask(commands.drain("r1-m1", by="ana"))
+    reported = page.attention()
+    assert [job["id"] for job in reported["failed"]["jobs"]] == [bad]
+    assert reported["failed"]["jobs"][0]["sentence"] == "its command exited with an error"
+    assert reported["evicted"] == {"count": 1, "jobs": [long]}
+    drained = {"machine": "r1-m1", "why": "drained", "since": one.controller.now(), "by": "ana"}
+    assert reported["machines"] == [drained]
+    one.restart()
+    assert _dashboard(one, tmp_path).attention()["machines"] == [drained]  # found in the journal
+    one.ask(commands.drain("r1-m1", back=True))
+    assert _dashboard(one, tmp_path).attention()["machines"] == []
+    one.step(100_000.0)
+    assert _dashboard(one, tmp_path).attention()["failed"]["count"] == 0
+
+
+def test_curves_of_before_a_restart_come_from_the_journal(crank, tmp_path):
+    one = crank(policy="fifo")
+    before = _dashboard(one, tmp_path)
+    for gpus in (4, 8, 16):
+        one.submit(gpus, seconds=300)
+        one.step(70.0)
+    known = before.series(-1.0)
+    one.restart()
+    after = _dashboard(one, tmp_path)
+    reported = after.series(-1.0)
+    assert reported["complete"]
+    rows = {
+        name: dict(zip(reported["time"], reported[name], strict=True))
+        for name in ("busy", "queued", "running")
+    }
+    for name, column in rows.items():
+        for time, value in zip(known["time"], known[name], strict=True):
+            if time in column:
+                assert column[time] == value, (name, time)
+    assert max(reported["busy"]) == 12
+    assert min(reported["time"]) < one.controller.now() - 200.0
+
+
+@pytest.mark.parametrize("seed", [3, 8, 14])
+def test_counts_from_the_journal_are_those_of_the_state(tmp_path, seed):
+    run = FaultRun(seed, tmp_path / "run")
+    run.play()
+    store = Store(tmp_path / "run")
+    groups = list(group_passes(list(store.records())))
+    store.close()
+    state, counts, compared = None, Counts(run.cluster), 0
+    for group in groups:
+        state = apply_all(state, group, trust=False)
+        for record in group:
+            counts.apply(record)
+        if any(job.ends_as is not None for job in state.jobs.values()):
+            continue  # being stopped: the journal alone does not tell when its devices are free
+        want, found = sample_of(state, state.now), counts.sample(state.now)
+        for name in ("busy", "free", "unavailable", "external"):
+            assert getattr(found, name) == getattr(want, name), (name, group[-1])
+        assert (found.running, found.queued) == (
+            sum(job.state == "placed" for job in state.jobs.values()),
+            sum(job.state in ("queued", "delayed") for job in state.jobs.values()),
+        )
+        compared += 1
+    assert compared > 100

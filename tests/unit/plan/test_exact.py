@@ -161,6 +161,17 @@ class TestProof:
         assert check(replace(problem, types=cheaper), outcome.plan, outcome.certificate)
 
 
+def test_limits_that_few_plans_keep_are_proven():
+    """The prices on the limits have to be good for a first plan to be found that is near the optimum."""
+    problem = random_problem(64, 8, 3, throughput=600, limit=5).with_limits({"t0": 30})
+    free = exact(problem.with_limits({one.name: 10**6 for one in problem.types}), Budget())
+    found = exact(problem, Budget(seconds=60))
+    assert found.plan.violations() == []
+    assert found.plan.cost_usd > free.plan.cost_usd * 1.05
+    assert found.lower_bound_usd == pytest.approx(found.plan.cost_usd, rel=1e-8)
+    assert check(problem, found.plan, found.certificate) == []
+
+
 def test_limits_that_bind_are_proven_with_prices_on_them():
     kinds = {step.kind for part in solved(BOUND).certificate.parts for step in part.steps}
     assert kinds & {"priced", "labelled"}

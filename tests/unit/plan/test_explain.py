@@ -11,24 +11,11 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
-from berth.plan.explain import (
-    FIXED_PLANS,
-    LEAST,
-    candidates,
-    device_mix,
-    explain,
-    fixed_plan_costs,
-    limit_of,
-    limited_by,
-    own_s,
-    plan_space,
-    provenance,
-    round_down,
-    stage_reason,
-)
+from berth.plan.candidates import FIXED_PLANS, LEAST, candidates, fixed_plan_costs
+from berth.plan.explain import explain, plan_space, provenance, round_down
 from berth.plan.job import planned_job
 from berth.plan.pins import apply_pins
-from berth.plan.plan import with_counts
+from berth.plan.plan import schedule_for, with_counts
 from berth.plan.problem import LARGEST, DevicePool, make_problem
 from berth.plan.profile import load_layer_profile
 from berth.plan.profile.job import job_profile_yaml
@@ -36,6 +23,7 @@ from berth.plan.rental import cost_per_billion, rented_pools, throughput_range
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, get_method
 from berth.plan.solve import SearchOptions, no_plan_error, no_plan_reason, search
+from berth.plan.stage_reasons import device_mix, limit_of, limited_by, own_s, stage_reason
 from berth.plan.world import KEY_BYTES, WorldOptions, problem_for
 from berth.units import format_bytes, format_rate, format_usd
 
@@ -252,6 +240,30 @@ def test_what_costs_least_per_hour_is_listed_and_holds(slow):
     least = next(one.plan for one in found if one.name == "least $/h")
     assert not least.violations()
     assert least.usd_per_hour == min(one.plan.usd_per_hour for one in found if one.plan)
+
+
+def test_whole_machines_at_the_same_price_are_listed_once():
+    problem = problem_for(CTRDNN, CLOUD, 3e6, options=WorldOptions(whole_machines=True))
+    found = candidates(problem, exact(problem, Budget()))
+    rented = [(device_mix(one.plan), round(one.plan.usd_per_hour, 6)) for one in found if one.plan]
+    assert len(rented) == len(set(rented))
+    least = next(one.plan for one in found if LEAST in one.name)
+    assert least.usd_per_hour == min(one.plan.usd_per_hour for one in found if one.plan)
+
+
+def test_servers_of_a_stage_without_tables_hold_dense_parameters():
+    async_mode = WorldOptions(mode="async", tables=("servers",))
+    one = exact(problem_for(CTRDNN, ["T4"], 1e6, options=async_mode), Budget()).plan
+    assert "tables and dense parameters of" in stage_reason(one, 0)
+    problem = one.problem
+    cut = CTRDNN.names.index("concat")
+    cuts = [(0, cut - 1, 0), (cut, len(CTRDNN.names) - 1, 0)]
+    two = with_counts(problem, schedule_for(problem, 2, 1), cuts, [8, 8])
+    assert stage_reason(two, 1).startswith("dense parameters of")
+    assert "tables" in stage_reason(two, 0)
+    world = WorldOptions(rows=1e6, mode="async", tables=("machine",))
+    resident = exact(problem_for(CTRDNN, ["T4"], 1e6, options=world), Budget()).plan
+    assert "; dense parameters of" in stage_reason(resident, 0)
 
 
 def test_the_server_cores_of_a_stage_are_counted_by_lookups_nic_and_memory():

@@ -9,7 +9,8 @@ import re
 import pytest
 
 from berth.errors import InputError, SpecError
-from berth.plan.files import check_plan, plan_yaml, write_plan
+from berth.plan.check_file import check_plan
+from berth.plan.files import plan_yaml, write_plan
 from berth.plan.plan import schedule_for, with_counts
 from berth.plan.proof import check_proof, proof_document
 from berth.plan.request import PlanRequest, build_problem

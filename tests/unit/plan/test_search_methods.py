@@ -6,6 +6,7 @@ import random as python_random
 import sys
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -143,6 +144,14 @@ def test_brute_force_says_how_far_it_came_when_there_are_too_many():
     assert outcome.plan is not None
     assert outcome.lower_bound_usd == 0.0
     assert outcome.note.startswith("stopped after 1,000 of 43,046,721 assignments")
+
+
+def test_brute_force_looks_at_the_clock_after_few_assignments():
+    looked: list[int] = []
+    brute = get_method("brute")
+    brute(problem(layers=16), Budget(1000, 60.0), lambda done, *rest: looked.append(done))
+    assert len(looked) >= 3
+    assert max(after - before for before, after in pairwise([0, *looked])) <= 300
 
 
 def test_brute_force_meets_every_assignment_once():

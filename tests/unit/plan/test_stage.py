@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from berth.plan.explain import limited_by
 from berth.plan.plan import cheapest, plan_at, schedule_for, with_counts
 from berth.plan.problem import (
     COMPUTE,
@@ -31,6 +30,7 @@ from berth.plan.problem import (
     HostPool,
     Problem,
 )
+from berth.plan.stage_reasons import limited_by
 
 GRID = np.array([0.0, 10.0, 100.0])
 

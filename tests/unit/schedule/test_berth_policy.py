@@ -18,6 +18,7 @@ from berth.workload.trace import Trace
 
 CLUSTER = load_cluster("2x2x4:V100-16")
 FAR = Setting(congestion=20.0, log=True)
+FIRST_COME = Berth(order_by=Rank.NETWORK)  # the rules about places, without evictions by order
 
 
 def simulated(jobs, policy=None, setting=FAR, model="vgg16", cluster=CLUSTER):
@@ -30,7 +31,7 @@ def simulated(jobs, policy=None, setting=FAR, model="vgg16", cluster=CLUSTER):
         "duration_s": [float(value) for value in duration],
         "model": [model] * len(jobs) if isinstance(model, str) else model,
     }
-    run = simulate(Trace.from_columns(columns, source="test"), cluster, policy or Berth(), setting)
+    run = simulate(Trace.from_columns(columns, source="test"), cluster, policy or FIRST_COME, setting)
     assert (run.records["state"] == JobStatus.DONE).all()
     return run
 
@@ -59,7 +60,7 @@ def test_a_job_spreads_when_waiting_costs_more():
 
 
 def test_it_waits_even_so_when_it_must_not_spread():
-    records, _ = play([*crowd(90_000, 90_000), (1, 2, 100)], Berth(share=0.0))
+    records, _ = play([*crowd(90_000, 90_000), (1, 2, 100)], Berth(order_by=Rank.NETWORK, share=0.0))
     assert records[4]["first_start_s"] == 90_000
 
 
@@ -67,7 +68,7 @@ def test_it_waits_even_so_when_it_must_not_spread():
 def test_a_spread_job_moves_up_when_a_nearer_place_opens_and_it_pays(factor, moves):
     # one GPU is left on each machine; it spreads for lack of anything sooner; then a neighbour ends early
     jobs = [*crowd(3_000, 90_000), (1, 2, 2_000)]
-    records, log = play(jobs, Berth(move_up=factor, share=50.0))
+    records, log = play(jobs, Berth(order_by=Rank.NETWORK, move_up=factor, share=50.0))
     assert records[4]["first_start_s"] == 1
     assert int((log["what"] == Event.MOVED).sum()) == moves == records[4]["moves"]
 
@@ -75,7 +76,7 @@ def test_a_spread_job_moves_up_when_a_nearer_place_opens_and_it_pays(factor, mov
 def test_a_running_job_steps_aside_so_that_a_blocked_one_fits():
     # two machines have two free GPUs each: a job of four fits when one of the two pairs moves to the other
     jobs = [(0, 4, 9_000), (0, 4, 9_000), (0, 2, 9_000), (0, 2, 1_000), (0, 2, 9_000), (1_001, 4, 5_000)]
-    records, log = play(jobs, Berth(share=0.0))
+    records, log = play(jobs, Berth(order_by=Rank.NETWORK, share=0.0))
     assert records[5]["first_start_s"] == 1_001
     assert log[log["what"] == Event.MOVED]["reason"].tolist() == [ReasonCode.STEPPED_ASIDE]
     assert records["evictions"].sum() == 0
@@ -83,7 +84,7 @@ def test_a_running_job_steps_aside_so_that_a_blocked_one_fits():
 
 def test_no_job_moves_aside_for_a_short_wait():
     jobs = [(0, 4, 9_000), (0, 4, 9_000), (0, 3, 1_060), (0, 3, 1_060), (1_001, 2, 5_000)]
-    records, log = play(jobs, Berth(share=0.0))
+    records, log = play(jobs, Berth(order_by=Rank.NETWORK, share=0.0))
     assert records[4]["first_start_s"] == 1_060
     assert not (log["what"] == Event.MOVED).any()
 
@@ -98,14 +99,15 @@ def first_start_of_large(policy, setting=FAR, duration_s=100.0):
     return records[records["gpus"] == 16][0]
 
 
-@pytest.mark.parametrize("rank", [Rank.NETWORK, Rank.FIFO])
+@pytest.mark.parametrize("rank", [Rank.SERVICE, Rank.NETWORK, Rank.FIFO])
 @pytest.mark.parametrize("hold_after_s", [600.0, 1800.0])
 @pytest.mark.parametrize("estimate_error", [0.0, 0.5])
 def test_a_large_job_under_an_endless_stream_starts_within_the_stated_bound(
     rank, hold_after_s, estimate_error
 ):
     policy = Berth(order_by=rank, hold_after=hold_after_s)
-    large = first_start_of_large(policy, Setting(congestion=20.0, estimate_error=estimate_error, seed=5))
+    setting = Setting(congestion=20.0, estimate_error=estimate_error, seed=5, preemptible=0.0)
+    large = first_start_of_large(policy, setting, 1000.0)
     held_by_s = max(hold_after_s, SMALL_S * (1 + estimate_error) / policy.hold_share)
     then_free_s = SMALL_S * (1 + estimate_error) / (1 - estimate_error)
     assert large["first_start_s"] - large["arrival_s"] <= held_by_s + GAP_S + then_free_s
@@ -182,7 +184,7 @@ def test_of_two_racks_a_gang_takes_the_one_that_gives_it_the_even_shape():
 def test_a_gang_waits_for_an_even_place_or_takes_an_uneven_one_and_evens_out_later():
     one_rack = load_cluster("1x2x4:V100-16")
     for neighbour_s, story in ((500, [[3, 3]]), (50_000, [[2, 4], [3, 3]])):
-        run = simulated([(0, 2, neighbour_s), (1, 6, 50_000)], Berth(), cluster=one_rack, model="vgg16")
+        run = simulated([(0, 2, neighbour_s), (1, 6, 50_000)], FIRST_COME, cluster=one_rack, model="vgg16")
         assert parts(run, 1) == story
 
 
@@ -199,7 +201,7 @@ def test_a_job_that_puts_off_many_usual_ones_does_not_have_room_made_for_it():
     start = [(0, 4, 9_000), (0, 4, 9_000), (0, 2, 9_000), (0, 2, 1_000), (0, 2, 9_000)]
     short = [(900 + i, 1, 1) for i in range(90)]
     for others, first_start in ((1.0, 9_000), (0.0, 1_001)):
-        records, _ = play([*start, *short, (1_001, 4, 5_000)], Berth(others=others))
+        records, _ = play([*start, *short, (1_001, 4, 5_000)], Berth(order_by=Rank.NETWORK, others=others))
         assert records[-1]["first_start_s"] == pytest.approx(first_start, abs=1)
 
 
@@ -207,14 +209,16 @@ def test_a_job_that_puts_off_many_usual_ones_does_not_have_room_made_for_it():
     ("rank", "came_later_s", "order"),
     [(Rank.NETWORK, 600, [0, 2, 1]), (Rank.NETWORK, 4_000, [0, 1, 2]), (Rank.FIFO, 600, [0, 1, 2])],
 )
-def test_by_default_a_job_slowed_by_distance_has_a_head_start_of_at_most_an_hour(rank, came_later_s, order):
+def test_at_network_order_a_job_slowed_by_distance_has_a_head_start_of_at_most_an_hour(
+    rank, came_later_s, order
+):
     jobs = [(0, 16, 5_000), (1, 4, 100), (came_later_s, 4, 100)]
     run = simulated(jobs, Berth(order_by=rank), model=["graphsage", "graphsage", "vgg16"])
     assert run.log["job"][run.log["what"] == Event.STARTED].tolist() == order
 
 
 @pytest.mark.parametrize(("rank", "moves"), [(Rank.NETWORK, 1), (Rank.FIFO, 0)])
-def test_by_default_jobs_not_slowed_by_distance_make_way_for_those_that_are(rank, moves):
+def test_at_network_order_jobs_not_slowed_by_distance_make_way_for_those_that_are(rank, moves):
     # a pair that could as well stand on two machines holds half of the one that a gang of four needs
     jobs = [(0, 2, 50_000), (0, 4, 50_000), (0, 3, 50_000), (0, 3, 50_000), (1_000, 4, 5_000)]
     models = ["graphsage", "vgg16", "vgg16", "vgg16", "vgg16"]
@@ -222,3 +226,40 @@ def test_by_default_jobs_not_slowed_by_distance_make_way_for_those_that_are(rank
     assert run.records["moves"].tolist() == [moves, 0, 0, 0, 0]
     assert run.records["evictions"].sum() == 0
     assert (run.records["first_start_s"][4] == 1_000) == bool(moves)
+
+
+# The default order
+
+
+def started(run):
+    return run.log["job"][run.log["what"] == Event.STARTED].tolist()
+
+
+@pytest.mark.parametrize(
+    ("jobs", "expected"),
+    [
+        (
+            [(0, 16, 5_000), (1, 16, 900), (2, 16, 300)],
+            [0, 1, 2, 1, 0],
+        ),  # least GPU time first, and it takes the place
+        ([(0, 16, 500), (1, 16, 480)], [0, 1]),  # not if that gains less than restoring costs
+        ([(0, 16, 500), (1, 16, 300)], [0, 1, 0]),
+    ],
+)
+def test_by_default_least_expected_service_goes_first_and_evicts_where_that_pays(jobs, expected):
+    setting = Setting(network="off", log=True)
+    assert started(simulated(jobs, Berth(), setting)) == expected
+
+
+def test_a_job_that_cant_be_preempted_is_waited_for():
+    setting = Setting(network="off", log=True, preemptible=0.0)
+    run = simulated([(0, 16, 5_000), (1, 4, 900), (2, 4, 300)], Berth(), setting)
+    assert started(run) == [0, 2, 1]
+    assert run.records["first_start_s"].tolist() == [0.0, 5_000.0, 5_000.0]
+
+
+@pytest.mark.parametrize(("aging_s", "first"), [(math.inf, 2), (600.0, 1)])
+def test_a_large_job_that_has_waited_goes_before_a_small_one_that_comes_later(aging_s, first):
+    jobs = [(0, 16, 3_000), (1, 16, 4_000), (2_900, 16, 2_000)]
+    setting = Setting(network="off", log=True, preemptible=0.0)
+    assert started(simulated(jobs, Berth(aging=aging_s), setting)) == [0, first, 3 - first]

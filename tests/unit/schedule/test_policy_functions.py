@@ -164,14 +164,38 @@ def test_berth_spreads_where_that_costs_less_than_half_of_the_wait(name):
 )
 def test_berth_does_not_spread_a_job_that_puts_off_more_than_it_gains(gpus, wait, typical, expected):
     job = Case(estimated_remaining_s=100.0, gpus=gpus, typical_gpu_s=typical, slowdown=(1.0, 1.0))
-    assert Berth.spread(job, 1, wait, 0.0, Berth()) == expected
-    assert Berth.spread(job, 1, wait, 0.0, Berth(others=0.0)) == 1
+    assert Berth.spread(job, 1, wait, 0.0, Berth(order_by=Rank.FIFO)) == expected
+    assert Berth.spread(job, 1, wait, 0.0, Berth(order_by=Rank.FIFO, others=0.0)) == 1
+    # at the default order a job that can be preempted puts off none for long
+    assert Berth.spread(job, 1, wait, 0.0, Berth()) == 1
+
+
+@pytest.mark.parametrize(("movable", "expected"), [(1, 1), (0, 0)])
+def test_a_job_that_cant_be_moved_later_reckons_with_busy_links(movable, expected):
+    """1000 s at 1.1 times the time lose 100 s, against half of a wait of 300 s; with the risk they lose 700 s."""
+    job = Case(estimated_remaining_s=1000.0, typical_gpu_s=1e12, slowdown=(1.0, 1.1), movable=movable)
+    assert Berth.spread(job, 1, 300.0, 0.0, Berth(risk=0.5)) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "gpu_s"),
+    [
+        ({"index_s": 100.0}, 400.0),
+        ({"index_s": 100.0, "tier": 0, "restore_s": 40.0}, 240.0),
+        ({"index_s": 10.0, "tier": 0, "restore_s": 40.0}, 4.0),
+        ({"index_s": 100.0, "estimate_kind": 2}, 400.0),
+        ({"index_s": 100.0, "estimate_kind": 2, "preemptible": 0}, 100.0),
+    ],
+)
+def test_berth_orders_by_expected_gpu_time_a_running_job_ahead_by_its_restore(fields, gpu_s):
+    job = Case(gpus=4, arrival_s=200.0, **fields)
+    assert Berth.order(job, 0.0, Berth(aging=100.0)) == pytest.approx(math.log(gpu_s) + 2.0)
 
 
 def test_a_gang_that_is_uneven_at_its_own_tier_weighs_only_its_own_loss():
     job = Case(estimated_remaining_s=100.0, gpus=64, typical_gpu_s=1.0, imbalance_slowdown=1.1)
-    assert Berth.spread(job, 0, 1000.0, 0.0, Berth()) == 1
-    assert Berth.spread(job, 1, 1000.0, 0.0, Berth()) == 0
+    assert Berth.spread(job, 0, 1000.0, 0.0, Berth(order_by=Rank.FIFO)) == 1
+    assert Berth.spread(job, 1, 1000.0, 0.0, Berth(order_by=Rank.FIFO)) == 0
 
 
 # Least attained service

@@ -10,7 +10,7 @@ from berth.simulate.run import Setting
 from berth.testing import check_policy, cluster, faults, jobs
 
 # they let jobs pass a job that does not fit, and preempt nothing by order
-PASSING = ["fit-first", "preferred", "required", "berth", "berth:order=fifo", "dally", "lwf"]
+PASSING = ["fit-first", "preferred", "required", "berth:order=network", "berth:order=fifo", "dally", "lwf"]
 HALF_BUSY = (0, 4, 100)  # of eight devices
 
 
@@ -121,5 +121,5 @@ def test_devices_outside_the_reserved_group_stay_free_for_all():
 def test_the_job_with_the_reservation_may_still_spread_over_what_idles():
     # one device is free on each machine; j3 would wait long for two on one, and loses nothing by spreading
     rows = [(0, 3, 9000), (0, 3, 9000), job(0.5, 8, 10), job(1, 2, 10, priority=5)]
-    times = started("berth:defragment=0", rows, machines=(4, 4))
+    times = started("berth:order=network,defragment=0", rows, machines=(4, 4))
     assert times["j3"] == (1.0, "cheaper-than-waiting")

@@ -24,6 +24,7 @@ from berth.schedule.rules import (
 )
 
 DEFAULTS = {
+    "reserve_in_order": 0,
     "preempt": Preempt.NEVER,
     "blocked": Blocked.SKIP,
     "wake_running": 0,
@@ -69,6 +70,10 @@ READ = {
     "farther": (Rules(defragment=Defragment(3, True)), {"defragment": 3.0, "defragment_farther": 1}),
     "reserve": (Rules(reserve=Reserve(100)), {"reserve_after_s": 100.0}),
     "a share": (Rules(reserve=Reserve(100, 0.5)), {"reserve_after_s": 100.0, "reserve_share": 0.5}),
+    "in order": (
+        Rules(reserve=Reserve(100, in_order=True)),
+        {"reserve_after_s": 100.0, "reserve_in_order": 1},
+    ),
     "spread": (Rules(relax_locality=True), {"relax_locality": 1}),
     "shapes": (Rules(imbalance_tolerance=0.1), {"imbalance_tolerance": 0.1}),
     "worst fit": (Rules(worst_fit=True), {"worst_fit": 1}),

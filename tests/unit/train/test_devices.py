@@ -25,6 +25,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 def test_training_on_the_standin_equals_that_on_the_cpu_and_every_other_case_passes():
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", *map(str, CASES)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)

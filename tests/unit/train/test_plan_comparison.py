@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from berth.plan.files import check_plan
+from berth.plan.check_file import check_plan
 from berth.plan.plan import schedule_for, with_counts
 from berth.train.plan_comparison import compare_with_plan
 from berth.train.planned import planned_run

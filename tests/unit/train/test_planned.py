@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 
 import pytest
 from typer.testing import CliRunner
@@ -24,6 +25,12 @@ from berth.zoo import make_model
 HEAD = "model: {model}\ndevices: [cpu-core, T4]\nthroughput: 10/s\nsamples: 1000000\nrows: 1000000\n"
 
 
+@cache
+def layer_names(model: str) -> tuple[str, ...]:
+    """Return the names of a model's layers; to make nce takes half a second."""
+    return tuple(make_model(model, rows=1).names)
+
+
 def plan_file(path, *stages: str, model: str = "nce", more: str = "batch: 64\nmicro_batches: 2\n"):
     text = HEAD.format(model=model) + more + "stages:\n"
     path.write_text(text + "".join(f"  - {{{stage}}}\n" for stage in stages))
@@ -31,7 +38,7 @@ def plan_file(path, *stages: str, model: str = "nce", more: str = "batch: 64\nmi
 
 
 def two_stages(path, first: int = 8, second: int = 5, servers: int = 3, **more):
-    names = make_model("nce").names
+    names = layer_names("nce")
     return plan_file(
         path,
         f"layers: {names[0]}, type: cpu-core, replicas: {first}, tables: servers, servers: {servers}",
@@ -43,7 +50,7 @@ def two_stages(path, first: int = 8, second: int = 5, servers: int = 3, **more):
 def one_stage(
     path, replicas: int = 7, *, more: str = "batch: 64\nmicro_batches: 2\n", tables: str = "servers"
 ):
-    names = make_model("ctrdnn-8", rows=1).names
+    names = layer_names("ctrdnn-8")
     servers = ", servers: 2" if tables == "servers" else ""
     stage = (
         f"layers: {names[0]} .. {names[-1]}, type: cpu-core, replicas: {replicas}, tables: {tables}{servers}"
@@ -57,18 +64,18 @@ def path(tmp_path):
 
 
 def test_a_plans_stages_are_those_of_its_file(path):
-    names = make_model("nce").names
+    names = layer_names("nce")
     run = planned_run(two_stages(path), "nce", names, {"T4": 2.0})
     assert run.cuts == (StageCut(0, 0, "cpu-core"), StageCut(1, len(names) - 1, "T4", 2.0))
     assert (run.layout.replicas, run.servers, run.batch, run.micro_batches) == ((8, 5), (3, 3), 64, 2)
     with pytest.raises(InputError, match="this plan is for nce"):
-        planned_run(str(path), "ctrdnn", make_model("ctrdnn", rows=1).names, {})
+        planned_run(str(path), "ctrdnn", layer_names("ctrdnn"), {})
     with pytest.raises(InputError, match="the plan does not use H100"):
         planned_run(str(path), "nce", names, {"H100": 2.0})
 
 
 def test_a_plan_for_a_profile_of_ones_own_is_held_against_its_layers(path, tmp_path):
-    names = make_model("nce").names
+    names = layer_names("nce")
     write_profile(load_layer_profile("nce"), tmp_path / "mine.yaml")
     two_stages(path, model="mine.yaml")
     assert [cut.last for cut in planned_run(str(path), "my_model", names, {}).cuts] == [0, len(names) - 1]
@@ -81,7 +88,7 @@ def test_a_plan_for_a_profile_of_ones_own_is_held_against_its_layers(path, tmp_p
     [("1", (8, 5), (3, 3)), ("1/2", (4, 3), (2, 2)), ("1/3", (3, 2), (1, 1)), ("0.001", (1, 1), (1, 1))],
 )
 def test_every_count_is_scaled_and_rounded_up(path, scale, replicas, servers):
-    run = planned_run(two_stages(path), "nce", make_model("nce").names, {}, scale)
+    run = planned_run(two_stages(path), "nce", layer_names("nce"), {}, scale)
     assert (run.layout.replicas, run.servers) == (replicas, servers)
     assert run.batch == 64  # what is learned does not depend on the scale
 
@@ -203,7 +210,7 @@ def test_the_only_process_of_a_job_launches_those_of_the_plan(path, monkeypatch)
 
 
 def test_a_plan_that_is_far_too_large_for_the_machine_needs_a_scale(path):
-    names = make_model("ctrdnn-8", rows=1).names
+    names = layer_names("ctrdnn-8")
     large = planned_run(one_stage(path, 300), "ctrdnn-8", names, {})
     with pytest.raises(InputError, match=r"the plan has 302 processes, this machine 2 cores\n.*--scale 1/19"):
         large.check_size(cores=2)

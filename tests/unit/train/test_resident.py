@@ -8,8 +8,9 @@ from resident_ranks import in_ranks, resident
 
 from berth.errors import InputError
 from berth.train import LocalStore
+from berth.train.checkpoint.arrays import frames
 from berth.train.sparse import TableSpec
-from berth.train.tables import Admission, DecayPolicy, Initialiser, Optimiser, join
+from berth.train.tables import Admission, DecayPolicy, Initialiser, Optimiser, from_arrays, join
 from berth.train.tables.hashing import shard_of
 
 DIM, STEPS = 4, 6
@@ -238,3 +239,66 @@ def test_ranks_in_different_orders_are_one_message():
     found = in_ranks(2, work)
     assert all(isinstance(error, InputError) for error in found)
     assert "worker 0 looks up 'rows', worker 1 ends its step" in str(found[0])
+
+
+def test_owners_write_their_own_files_and_any_number_of_ranks_loads_them(tmp_path):
+    """Rank 0 asks, the others follow; a state of three shards is loaded by two, with the keys pending admission."""
+    spec = TableSpec("rows", DIM, Optimiser("adam", 0.1), Initialiser("uniform"), Admission("count", 2))
+    steps = batches(17, 3)
+
+    def saved(process_group):
+        store, rank = resident(process_group, spec), process_group.rank_info.rank
+        for number, parts in enumerate(steps):
+            store.pull("rows", parts[rank][0])
+            store.push("rows", *parts[rank][:2])
+            store.end_step(number)
+        if rank:
+            store.checkpoints.follow()
+            return None
+        assert store.unwritable_by(tmp_path) is None
+        files = store.start_save(tmp_path, "-2", changed_only=False, streamed=False)
+        hashes = store.finish_save()
+        collected = list(store.save())
+        store.checkpoints.end_requests()
+        return files, hashes, collected
+
+    files, hashes, collected = in_ranks(3, saved)[0]
+    names = [f"table-0.shard-{shard}-of-3-2.bin" for shard in range(3)]
+    assert files == {"rows": names}
+    assert sorted(hashes) == sorted(path.name for path in tmp_path.iterdir()) == names
+    written = [from_arrays(part) for name in names for part, _ in frames(tmp_path / name)]
+    state, sent = join(written), join([part for _, part in collected])
+    expected = alone(spec, steps)[1]
+    for found in (state, sent):
+        for column in ("keys", "records", "waiting_keys", "waiting"):
+            np.testing.assert_array_equal(getattr(found, column), getattr(expected, column))
+
+    def loaded(process_group):
+        store = resident(process_group, spec)
+        if process_group.rank_info.rank:
+            store.checkpoints.follow()
+        else:
+            store.load("rows", state)
+            store.checkpoints.end_requests()
+        return join(list(store._shard.parts(0, changed_only=False)))
+
+    again = join(in_ranks(2, loaded))
+    for column in ("keys", "records", "waiting_keys", "waiting"):
+        np.testing.assert_array_equal(getattr(again, column), getattr(expected, column))
+
+
+def test_a_file_that_an_owner_can_not_write_fails_the_save(tmp_path):
+    (tmp_path / "table-0.shard-1-of-2.bin").mkdir()
+
+    def work(process_group):
+        store = resident(process_group, ROWS)
+        if process_group.rank_info.rank:
+            store.checkpoints.follow()
+            return
+        try:
+            store.start_save(tmp_path, "", changed_only=False, streamed=False)
+        finally:
+            store.checkpoints.end_requests()
+
+    error = in_ranks(2, work)[0]
+    assert isinstance(error, IsADirectoryError)

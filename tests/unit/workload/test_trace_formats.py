@@ -114,7 +114,7 @@ def test_every_format_is_detected_by_content_and_read_in_every_compression(sampl
     file.write_bytes(PACKINGS[packing]((SAMPLES / sample).read_bytes()))
     trace = read_trace(file)
     assert (trace.format, trace.origin) == (kind, origin)
-    assert trace.frame.drop("device").rows() == jobs
+    assert trace.frame.drop("device", "name", "estimate_s", "preemptible").rows() == jobs
     assert trace.bad.counts == bad
 
 
@@ -204,3 +204,13 @@ def test_progress_counts_the_bytes_of_the_file():
     read_trace(SAMPLES / "berth.csv", progress=lambda done, total: seen.append((done, total)))
     size = (SAMPLES / "berth.csv").stat().st_size
     assert seen[-1] == (size, size)
+
+
+def test_estimates_and_preemptible_are_read_and_checked(tmp_path):
+    file = tmp_path / "jobs.csv"
+    rows = ["job_id,submit_s,num_gpu,duration_s,name,estimate_s,preemptible", "a,0,1,9,x,8,0", "b,1,1,9,,,"]
+    file.write_text("\n".join([*rows, "c,2,1,9,,0,1", "d,3,1,9,,5,2"]) + "\n")
+    trace = read_trace(file)
+    stated = trace.frame.select("job_id", "name", "estimate_s", "preemptible").rows()
+    assert stated == [("a", "x", 8.0, 0), ("b", None, None, None)]
+    assert set(trace.bad.counts) == {"estimate_s: is not above zero", "preemptible: is neither 0 nor 1"}

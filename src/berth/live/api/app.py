@@ -175,9 +175,10 @@ def logs(
     rank: Annotated[int, Query(ge=0, le=10**9)] = 0,
     offset: Annotated[int, Query(ge=0, le=2**62)] = 0,
     limit: Annotated[int, Query(ge=1, le=1 << 22)] = 1 << 20,
+    tail: Annotated[int | None, Query(ge=1, le=1 << 22)] = None,
 ) -> PlainTextResponse:
-    """Return the output of one rank of a gang; `X-Next-Offset` is the offset of what follows."""
-    text, following = api.logs(job, caller, attempt=attempt, rank=rank, offset=offset, limit=limit)
+    """Return the output of one rank of a gang, or its last `tail` bytes; `X-Next-Offset`: where what follows begins."""
+    text, following = api.logs(job, caller, attempt=attempt, rank=rank, offset=offset, limit=limit, tail=tail)
     return PlainTextResponse(text, headers={"X-Next-Offset": str(following)})
 
 
@@ -202,13 +203,13 @@ async def priority(api: Api, caller: Admin, job: str, wish: Priority) -> dict[st
 @router.post("/machines/{machine}/drain", tags=["cluster"])
 async def drain(api: Api, caller: Admin, machine: str) -> dict[str, Any]:
     """Drain a machine: it takes no new jobs, and running jobs continue."""
-    return await api.run(commands.drain(machine))
+    return await api.run(commands.drain(machine, by=caller.user))
 
 
 @router.post("/machines/{machine}/undrain", tags=["cluster"])
 async def undrain(api: Api, caller: Admin, machine: str) -> dict[str, Any]:
     """Let a machine take jobs again."""
-    return await api.run(commands.drain(machine, back=True))
+    return await api.run(commands.drain(machine, back=True, by=caller.user))
 
 
 @router.post("/what-if", tags=["cluster"])

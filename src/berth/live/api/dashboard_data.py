@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import threading
 from typing import Any
 
 from berth.cluster.serialize import cluster_to_dict
 from berth.live import views
+from berth.live.api.attention import Attention
 from berth.live.api.events import public
-from berth.live.api.series import Series
+from berth.live.api.past_series import past_samples
+from berth.live.api.series import COARSE_S, KEPT_S, Series
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller
 from berth.live.controller import Controller
@@ -31,6 +34,7 @@ _PAGE = (
 )
 
 
+_PAST_WAIT_S = 2.0  # a journal of a few days is read in less
 _JOB_COLUMNS = ("id", "user", "submitted", "since", "evictions", "failures")
 _SPEC_COLUMNS = ("name", "gpus", "priority", "restarts")
 
@@ -42,6 +46,9 @@ class DashboardData:
         self._service, self._controller = service, service.controller
         self._series = Series(service.controller)
         self._first = _first_of(service.controller)
+        self._start_seq, self._start = service.controller.store.seq, service.controller.now()
+        self._past: threading.Thread | None = None
+        self._attention = Attention(service.controller, self._first)
 
     def me(self, caller: Caller) -> dict[str, Any]:
         """Return the caller, the cluster, and what the caller can do here."""
@@ -87,8 +94,29 @@ class DashboardData:
         return {"records": records, "first": self._first, "last": last, "whole": whole}
 
     def series(self, after: float) -> dict[str, Any]:
-        """Return numbers over time, in columns."""
-        return self._series.after(after)
+        """Return numbers over time, in columns; `complete`: those of before the controller's start are among them."""
+        if self._past is None:
+            self._series.complete = False
+            self._past = threading.Thread(target=self._read_past, name="past-series", daemon=True)
+            self._past.start()
+            self._past.join(_PAST_WAIT_S)
+        return self._series.after(after) | {"complete": self._series.complete}
+
+    def _read_past(self) -> None:
+        """Compute the samples of before this start of the controller from the journal."""
+        controller = self._controller
+        with controller.lock:
+            cluster = controller.state.cluster
+        db = connect(controller.store.folder / JOURNAL, read_only=True)
+        try:
+            bounds = (self._first, self._start_seq, self._start - KEPT_S, COARSE_S)
+            self._series.prepend(list(past_samples(db, cluster, *bounds)))
+        finally:
+            db.close()
+
+    def attention(self) -> dict[str, Any]:
+        """Return what is wrong: failed and evicted jobs, machines that take no jobs, a silent back end."""
+        return self._attention.report()
 
     def queue(self) -> dict[str, Any]:
         """Return the ids of waiting jobs in queue order."""

@@ -31,6 +31,9 @@ class DashboardSource(Protocol):
     def series(self, after: float) -> dict[str, Any]:
         """Return numbers over time, in columns."""
 
+    def attention(self) -> dict[str, Any]:
+        """Return what is wrong: failed and evicted jobs, machines that take no jobs, a silent back end."""
+
     def queue(self) -> dict[str, Any]:
         """Return the ids of waiting jobs in queue order."""
 
@@ -77,6 +80,12 @@ def series(
 ) -> JSONResponse:
     """Return devices in use, waiting jobs, timers and cost over time."""
     return JSONResponse(source.series(after))
+
+
+@router.get("/attention")
+def attention(caller: Anyone, source: Source) -> JSONResponse:
+    """Return failures of the last day, evictions of the last hour, and machines that take no jobs and why."""
+    return JSONResponse(source.attention())
 
 
 @router.get("/queue")

@@ -1,7 +1,8 @@
 """Numbers over time for the dashboard: ring buffers of samples, taken at each commit.
 
 Nothing changes between two commits, so the curves are steps. A bucket keeps the last sample in it: buckets of two
-seconds cover the last hour, buckets of a minute the last three days. Samples are kept in memory only.
+seconds cover the last hour, buckets of a minute the last three days. Samples of before the controller's start are
+computed from the journal (`past_series.py`) when a page first asks.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from berth.live.state import ControllerState
 from berth.schedule.reasons import ReasonCode
 
 _FINE_S, _FINE = 2.0, 1_800
-_COARSE_S, _COARSE = 60.0, 4_320
+COARSE_S, _COARSE = 60.0, 4_320
+KEPT_S = COARSE_S * _COARSE
 _WAITS_BY_CHOICE = (ReasonCode.TOO_SPREAD, ReasonCode.LOOKS_AHEAD, ReasonCode.LINKS_BUSY)
 
 
@@ -48,13 +50,22 @@ class Series:
         self._controller = controller
         self._fine: deque[Sample] = deque(maxlen=_FINE)
         self._coarse: deque[Sample] = deque(maxlen=_COARSE)
+        self.complete = True  # samples of before the start are there, or there are none
         controller.listeners.append(lambda first, records: self.take())
+
+    def prepend(self, samples: Sequence[Sample]) -> None:
+        """Add samples of before the first one."""
+        with self._controller.lock:
+            kept = [*samples, *self._coarse][-_COARSE:]
+            self._coarse.clear()
+            self._coarse.extend(kept)
+            self.complete = True
 
     def take(self) -> None:
         """Take a sample; call with the controller's lock held."""
         sample = sample_of(self._controller.state, self._controller.now())
         _keep(self._fine, sample, _FINE_S)
-        _keep(self._coarse, sample, _COARSE_S)
+        _keep(self._coarse, sample, COARSE_S)
 
     def after(self, moment: float) -> dict[str, Any]:
         """Return the samples after a moment, in columns."""

@@ -229,9 +229,17 @@ class Service:
         return history(self.find(prefix), self.controller.store, self._setups)
 
     def logs(
-        self, prefix: str, caller: Caller, *, attempt: int | None, rank: int, offset: int, limit: int
+        self,
+        prefix: str,
+        caller: Caller,
+        *,
+        attempt: int | None,
+        rank: int,
+        offset: int,
+        limit: int,
+        tail: int | None = None,
     ) -> tuple[str, int]:
-        """Return a piece of a log and the offset of the next piece."""
+        """Return a piece of a log and the offset of the next piece; `tail`: its last bytes, whatever the offset."""
         name = self.own(prefix, caller)
         row = self.job(name, caller)
         if attempt is not None and attempt > row["attempts"]:
@@ -244,6 +252,8 @@ class Service:
         path = Folder(self._attempts, self.controller.store.tokens_of(name)[number - 1]).log(rank)
         try:
             with path.open("rb") as file:
+                if tail is not None:
+                    offset = max(0, path.stat().st_size - tail)
                 file.seek(offset)
                 data = file.read(limit)
         except FileNotFoundError:

@@ -63,7 +63,11 @@ class Viewer:
 
     def series(self, after: float) -> dict[str, Any]:
         """Return numbers over time, in columns."""
-        return columns([one for one in self._finished.samples if one.time > after])
+        return columns([one for one in self._finished.samples if one.time > after]) | {"complete": True}
+
+    def attention(self) -> dict[str, Any]:
+        """Return nothing: the page finds it in the records, as of the moment that it shows."""
+        return {}
 
     def queue(self) -> dict[str, Any]:
         """Return an empty queue: the run is over."""

@@ -1,3 +1,4 @@
+// @ts-check
 // Dialogs, toasts, and the actions on a job or a machine, each after a confirmation.
 
 import {post} from "./api.js";
@@ -54,6 +55,15 @@ export function cancel(job) {
   () => post(`jobs/${part(job.id)}/cancel`), (answer) => `${answer.job} ${answer.state}`);
 }
 
+export function resubmit(job) {
+  return confirmed({title: `Submit ${job.name} again?`, action: "Submit", text: `A new job with the spec of ${job.id}.`},
+    () => post("jobs", {spec: job.spec}), (answer) => { location.hash = `#/job/${part(answer.job)}`; return `submitted as ${answer.job}`; });
+}
+
+export async function copyId(id) {
+  try { await navigator.clipboard.writeText(id); toast(`${id} copied`); } catch { toast("The browser does not allow copying.", true); }
+}
+
 export function prioritise(job) {
   return confirmed({title: `Priority of ${job.id}`, action: "Set it", text: "Higher goes first.",
     fields: [{name: "priority", label: "priority", type: "number", step: 1, min: -1000, max: 1000, value: job.priority, required: true}]},
@@ -61,9 +71,10 @@ export function prioritise(job) {
   (answer) => `${answer.job} has priority ${answer.priority}`);
 }
 
-export function drain(machine, back) {
+export function drain(machine, back, jobs = []) {
+  const running = jobs.length ? `These continue: ${jobs.slice(0, 8).join(", ")}${jobs.length > 8 ? ` and ${jobs.length - 8} more` : ""}.` : "No job is on it.";
   return confirmed({title: back ? `Let ${machine} take jobs again?` : `Drain ${machine}?`, action: back ? "Undrain" : "Drain",
-    text: back ? "" : "It takes no new jobs; running jobs continue."},
+    text: back ? "" : `It takes no new jobs. ${running}`},
   () => post(`machines/${part(machine)}/${back ? "undrain" : "drain"}`),
   () => (back ? `${machine} takes jobs again` : `${machine} takes no new jobs`));
 }

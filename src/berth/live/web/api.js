@@ -1,3 +1,4 @@
+// @ts-check
 // Requests to the controller, the token that they carry, and the event stream.
 //
 // The token comes from the address once (#token=, or #code= for a code that works once), is removed from there, and is
@@ -66,6 +67,7 @@ export async function listen(after, opened, onEvent) {
   const stop = new AbortController();
   let silence = setTimeout(() => stop.abort(), SILENT_MS);
   try {
+    /** @type {RequestInit} */
     const options = {headers: {...headers(), "Last-Event-ID": String(after)}, cache: "no-store", signal: stop.signal};
     const response = await checked(await fetch(address("events"), options));
     opened();

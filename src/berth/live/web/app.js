@@ -1,3 +1,4 @@
+// @ts-check
 // The data of the page: one object that the views read, updated by the controller's events.
 
 import {Refused, get, listen} from "./api.js";
@@ -16,13 +17,15 @@ export class App extends EventTarget {
     this.at = null; // the time shown; null: now
     this.series = null;
     this.connected = true;
+    this.lostAt = null; // when the controller stopped to answer
     this.skew = 0; // seconds that the controller's clock is ahead of the browser's
   }
 
   get live() { return this.me.live; }
   get admin() { return this.me.role === "admin"; }
   get state() { return this.at === null || !this.past ? this.present : this.past; }
-  get time() { return this.at === null ? Date.now() / 1000 + this.skew : this.at; }
+  get time() { return this.at ?? this.lostAt ?? this.clock; } // without a controller nothing is known of later
+  get clock() { return Date.now() / 1000 + this.skew; }
   emit(name, detail) { this.dispatchEvent(new CustomEvent(name, {detail})); }
 
   on(names, run) {
@@ -64,8 +67,8 @@ export class App extends EventTarget {
         await new Promise((done) => setTimeout(done, Math.min(5000, 300 * 2 ** tries)));
       }
       try {
-        const me = await get("me");
-        this.me = me;
+        this.me = await get("me");
+        this.emit("me"); // the policy or the cluster may be another one
         await this.readPresent();
         if (this.past) this.pastStale = true;
       } catch (error) {
@@ -78,7 +81,9 @@ export class App extends EventTarget {
   link(connected) {
     if (this.connected === connected) return;
     this.connected = connected;
+    this.lostAt = connected ? null : this.clock;
     this.emit("link");
+    this.emit("change");
   }
 
   // Handles one event; false: some were missed, and the state is read again.
@@ -110,7 +115,7 @@ export class App extends EventTarget {
   }
 
   async readOn(progress, past = this.past) {
-    const began = Date.now() / 1000 + this.skew;
+    const began = this.clock;
     for (let whole = false; !whole;) {
       const page = await get(`journal?after=${this.pastSeq}&limit=${PAGE}`);
       past.toEnd();
@@ -136,10 +141,19 @@ export class App extends EventTarget {
     this.emit("change");
   }
 
+  // The place of a time in the samples: the last one that is not later.
+  sampleAt(time) {
+    const times = this.series.time;
+    let low = 0, high = times.length;
+    while (low < high) { const mid = (low + high) >> 1; if (times[mid] <= time) low = mid + 1; else high = mid; }
+    return Math.max(0, low - 1);
+  }
+
   async readSeries() {
-    const known = this.series, after = known && known.time.length ? known.time[known.time.length - 1] - 120 : -1;
-    const more = await get(`series?after=${Math.max(-1, after)}`);
-    this.series = known ? joined(known, more, after) : more;
+    const known = this.series?.complete ? this.series : null; // else samples from the journal are still to come
+    const after = known && known.time.length ? known.time[known.time.length - 1] - 120 : -1;
+    const {complete, ...more} = await get(`series?after=${Math.max(-1, after)}`);
+    this.series = {...(known ? joined(known, more, after) : more), complete};
     this.emit("series");
   }
 }

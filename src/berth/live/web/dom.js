@@ -1,3 +1,4 @@
+// @ts-check
 // Creates elements. Text only becomes text: nothing on the page reads markup from a string.
 
 export function el(tag, props = {}, ...children) {

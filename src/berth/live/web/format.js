@@ -1,18 +1,26 @@
+// @ts-check
 // Formats numbers as the terminal and the reports do.
 
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
+const UNITS = [{big: DAY, unit: "d", small: HOUR, smaller: "h"}, {big: HOUR, unit: "h", small: MINUTE, smaller: "m"}, {big: MINUTE, unit: "m", small: 1, smaller: "s"}];
 
 export function duration(seconds) {
   if (seconds === null || seconds === undefined || !isFinite(seconds)) return "-";
   const s = Math.round(seconds);
-  if (s < 60) return seconds < 10 && seconds > 0 ? `${+seconds.toPrecision(2)}s` : `${s}s`;
-  for (const [big, unit, small, smaller] of [[DAY, "d", HOUR, "h"], [HOUR, "h", MINUTE, "m"], [MINUTE, "m", 1, "s"]]) {
+  if (s < 60) return seconds > 0 && seconds < 0.5 ? "<1s" : `${s}s`; // half a second more or less does not matter
+  for (const {big, unit, small, smaller} of UNITS) {
     if (s >= big) {
       const whole = Math.round(s / small) * small, rest = Math.round((whole % big) / small);
       return `${Math.floor(whole / big)}${unit}${rest ? rest + smaller : ""}`;
     }
   }
   return "0s";
+}
+
+// How long ago something was, to the minute.
+export function since(seconds) {
+  if (seconds < 45) return "just now";
+  return `${duration(Math.max(MINUTE, Math.round(seconds / MINUTE) * MINUTE))} ago`;
 }
 
 const two = (value) => String(Math.floor(value)).padStart(2, "0");

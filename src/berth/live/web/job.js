@@ -1,65 +1,97 @@
-// The page of one job: facts, reason, placement on the map, attempts and their cost, step times, events, log.
+// @ts-check
+// The page of one job: its state and the cause, the end of its log if it failed, attempts and their cost, facts, map, log.
 
-import {cancel, mayTouch, prioritise} from "./actions.js";
+import {cancel, copyId, mayTouch, prioritise, resubmit} from "./actions.js";
 import {get, getText} from "./api.js";
 import {atMostEvery, el, oncePerFrame, table} from "./dom.js";
-import {ahead, count, duration, moment, plural} from "./format.js";
+import {ahead, count, duration, moment, plural, since} from "./format.js";
 import {ClusterMap} from "./map.js";
+import {STATES} from "./state.js";
+
+const LAST_LINES = 20, TAIL_BYTES = 1 << 16, OVER = ["finished", "failed", "cancelled"];
 
 export function jobPage(app, root, id) {
   const part = encodeURIComponent(id);
-  const title = el("h1", {text: id}), sub = el("p", {class: "quiet", text: " "}), facts = el("dl", {class: "facts"});
-  const reason = el("p", {class: "reason", text: " "}), buttons = el("div", {class: "buttons"});
+  const title = el("h1", {text: id}), pill = el("span", {class: "pill"}), sub = el("p", {class: "quiet", text: " "}), facts = el("dl", {class: "facts"});
+  const reason = el("p", {class: "reason", text: " "}), buttons = el("div", {class: "buttons"}), tail = el("div", {class: "tail", hidden: true});
   const attempts = el("div", {class: "attempts"}), steps = el("div"), events = el("div");
   const map = new ClusterMap(app, {tall: 300, focus: () => { const seats = seatsOf(app, id); return seats.length ? seats : null; }, onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; }});
   const mapNote = el("span", {class: "quiet"});
   const log = el("section", {class: "wide", hidden: true});
   const sections = [
-    el("section", {class: "wide jobhead"}, el("a", {class: "back", href: "#/jobs", text: "‹ jobs"}), title, sub, reason, facts, buttons),
-    el("section", {class: "wide"}, el("div", {class: "title"}, el("h2", {text: "Where it is"}), mapNote), map.node),
+    el("section", {class: "wide jobhead"}, el("a", {class: "back", href: "#/jobs", text: "‹ jobs"}), el("div", {class: "headline"}, title, pill), sub, reason, tail, buttons),
     el("section", {class: "wide"}, el("h2", {text: "Attempts"}), attempts),
+    el("section", {class: "wide"}, el("h2", {text: "Facts"}), facts),
+    el("section", {class: "wide"}, el("div", {class: "title"}, el("h2", {text: "Where it is"}), mapNote), map.node),
     el("section", {}, el("h2", {text: "Step time by tier"}), steps),
     el("section", {class: "events"}, el("h2", {text: "Events"}), events),
     log];
   const reading = el("p", {class: "quiet", text: "reading …"});
   root.append(reading);
-  let panel = null, job = null;
+  let panel = null, job = null, known = null, tailOf = null;
 
   async function read() {
     try {
       const [row, history] = await Promise.all([get(`jobs/${part}`), get(`jobs/${part}/history`)]);
       const why = app.live ? await get(`jobs/${part}/why`) : null;
       job = row;
-      show(row, why, history);
+      known = {row, why, history};
+      show();
       if (reading.isConnected) { reading.replaceWith(...sections); map.resize(); } // all at once, so that the layout is stable
     } catch (error) { (reading.isConnected ? reading : sub).textContent = error.message; }
   }
 
-  function show(row, why, history) {
-    title.textContent = row.name && row.name !== row.id ? `${row.id}  ${row.name}` : row.id;
-    document.title = `${row.id} – berth`;
-    sub.textContent = `${row.user ? `${row.user}, ` : ""}${plural(row.gpus, "GPU")}, ${row.state}`;
-    reason.textContent = why ? sentence(why, app.time) : "";
-    facts.replaceChildren(...factsOf(app, row, why).flatMap(([name, value]) => [el("div", {}, el("dt", {text: name}), el("dd", {text: value}))]));
+  // Everything as of the moment that the page shows.
+  function show() {
+    const {row, why, history} = known, then = app.at, past = (time) => then === null || time <= then;
+    const state = then === null ? row.state : stateAt(app, row, id), now = then === null;
+    title.replaceChildren(row.name || row.id, ...(row.name && row.name !== row.id ? [el("small", {class: "id", text: row.id})] : []));
+    document.title = `${row.name || row.id} – berth`;
+    pill.textContent = state;
+    pill.dataset.state = state;
+    sub.textContent = `${row.user ? `${row.user}, ` : ""}${plural(row.gpus, "GPU")}${row.priority ? `, priority ${row.priority}` : ""}`;
+    reason.textContent = now ? (why ? sentence(why, app.time, row) : "") : `This is the job at ${moment(then, app.live)}.`;
+    facts.replaceChildren(...factsOf(app, row, why, now).flatMap(([name, value]) => [el("div", {}, el("dt", {text: name}), el("dd", {text: value}))]));
     actions(row);
-    attempts.replaceChildren(history.attempts.length ? attemptsTable(app, row, history.attempts) : el("p", {class: "quiet", text: "It has not been started yet."}));
+    const shown = history.attempts.filter((one) => past(one.placed)).map((one) => asOf(one, past));
+    attempts.replaceChildren(shown.length ? attemptsTable(app, row, shown) : el("p", {class: "quiet", text: now ? "It has not been started yet." : "It had not been started yet."}));
     steps.replaceChildren(...stepsOf(app, why, history.steps_by_tier));
-    events.replaceChildren(table(["when", "what", ""], history.events.map((event) => [moment(event.time, app.live), event.kind, details(event)]), {words: [1, 2]}));
+    const seen = history.events.filter((event) => past(event.time));
+    events.replaceChildren(table(["when", "what", "details"], seen.map((event) => [moment(event.time, app.live), event.kind, details(event)]), {words: [1, 2]}));
     if (app.live && mayTouch(app, row.user) && !panel) {
       log.hidden = false;
       panel = logPanel(row.id);
       log.append(panel.node);
     }
     if (panel) panel.about(row);
+    lastLines(row, state);
     draw();
   }
 
+  // The end of the log of a job that failed, or whose last attempt did.
+  async function lastLines(row, state) {
+    const wanted = app.live && app.at === null && mayTouch(app, row.user) && row.attempts && ["failed", "delayed"].includes(state) ? row.attempts : null;
+    if (tailOf === wanted) return;
+    tailOf = wanted;
+    tail.hidden = wanted === null;
+    if (wanted === null) return;
+    try {
+      const [text] = await getText(`jobs/${part}/logs?attempt=${wanted}&tail=${TAIL_BYTES}`);
+      const lines = text.trimEnd().split("\n").slice(-LAST_LINES);
+      tail.replaceChildren(el("h2", {text: lines[0] ? `Its last ${plural(lines.length, "line")}` : "It has written nothing"}), ...(lines[0] ? [el("pre", {class: "log short", role: "region", tabindex: "0", "aria-label": "last lines of the log", text: lines.join("\n")})] : []));
+    } catch (error) { tail.replaceChildren(el("p", {class: "quiet", text: error.message})); }
+  }
+
   function actions(row) {
-    const over = ["finished", "failed", "cancelled"].includes(row.state);
-    if (over || !mayTouch(app, row.user)) { buttons.replaceChildren(); return; }
-    if (buttons.childElementCount) return;
-    buttons.append(el("button", {type: "button", class: "danger", id: "cancel", text: "Cancel …", onclick: () => cancel(job)}));
-    if (app.admin) buttons.append(el("button", {type: "button", id: "priority", text: "Priority …", onclick: () => prioritise(job)}));
+    const over = OVER.includes(row.state), allowed = app.live && mayTouch(app, row.user), key = `${over} ${allowed}`;
+    if (buttons.dataset.key === key) return;
+    buttons.dataset.key = key;
+    const button = (name, text, run, look) => el("button", {type: "button", id: name, class: look, text, onclick: run});
+    buttons.replaceChildren(...[
+      allowed && !over ? button("cancel", "Cancel …", () => cancel(job), "danger") : null,
+      allowed && !over && app.admin ? button("priority", "Priority …", () => prioritise(job)) : null,
+      allowed && over && row.spec?.run ? button("resubmit", "Submit again …", () => resubmit(job)) : null,
+      button("copy", "Copy id", () => copyId(id))].filter(Boolean));
   }
 
   const draw = oncePerFrame(() => {
@@ -67,11 +99,28 @@ export function jobPage(app, root, id) {
     mapNote.textContent = seats.length ? "its devices are highlighted" : app.at === null ? "it holds no devices now" : "it held no devices at this moment";
     map.draw();
   });
-  const again = atMostEvery(400, read);
-  const offs = [app.on("job", (event) => { if (event.detail === id) again(); }), app.on("change", draw), app.on("theme", () => map.repaint()), app.on("link", again)];
-  const clock = setInterval(() => { if (app.live && app.connected) again(); }, 5000);
+  const again = atMostEvery(400, read), moved = oncePerFrame(() => { if (known) show(); });
+  const offs = [app.on("job", (event) => { if (event.detail === id) again(); }), app.on("change", draw), app.on("theme", () => map.repaint()),
+    app.on("link", () => { if (app.connected) again(); }), app.on("moment", moved)];
+  const clock = setInterval(() => { if (app.live && app.connected && app.at === null) again(); }, 5000);
   read();
   return {destroy() { offs.forEach((off) => off()); clearInterval(clock); map.destroy(); if (panel) panel.destroy(); document.title = "berth"; }};
+}
+
+// The state of a job at the moment that is shown, from the journal.
+function stateAt(app, row, id) {
+  const job = app.state.jobs[app.state.byId.get(id)];
+  if (!job || app.at < row.submitted) return "not submitted";
+  return STATES[job.state];
+}
+
+// An attempt without what happened to it after the moment that is shown.
+function asOf(one, past) {
+  const kept = {...one};
+  if (kept.began !== undefined && !past(kept.began)) delete kept.began;
+  if (kept.left !== undefined && !past(kept.left)) for (const key of ["left", "left_for", "by"]) delete kept[key];
+  if (kept.ended !== undefined && !past(kept.ended)) for (const key of ["ended", "code", "codes", "cause", "detail"]) delete kept[key];
+  return kept;
 }
 
 function seatsOf(app, id) {
@@ -79,8 +128,13 @@ function seatsOf(app, id) {
   return job && job.attempt >= 0 ? state.attempts[job.attempt].seats : [];
 }
 
-function sentence(why, now) {
+function sentence(why, now, row) {
   const text = why.reason.sentence, parts = [];
+  if (why.reason.code === "over") {
+    const cause = text.split(", ").slice(1).join(", "), code = row.code ? `exit code ${row.code}` : "";
+    const what = {finished: "Finished", failed: "Failed", cancelled: "Cancelled"}[row.state] || row.state;
+    return `${what} ${since(now - row.ended)}${cause || code ? `: ${[cause, code].filter(Boolean).join(", ")}` : ""}.`;
+  }
   if (why.reason.code !== "no-room" || !(why.blocker || why.summary)) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it repeats the blocker
   if (why.blocker) parts.push(`It ${why.blocker} (modelled).`);
   else if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");
@@ -88,11 +142,12 @@ function sentence(why, now) {
   return parts.join(" ");
 }
 
-function factsOf(app, row, why) {
+function factsOf(app, row, why, now) {
   const {live} = app, spec = row.spec || {};
   const found = [["submitted", moment(row.submitted, live)], ["attempts", String(row.attempts)], ["evictions", String(row.evictions)]];
-  if (why?.position) found.push(["place in the queue", String(why.position)]);
+  if (now && why?.position) found.push(["place in the queue", String(why.position)]);
   if (row.priority !== undefined) found.push(["priority", String(row.priority)]);
+  if (!now) return [found[0], ...found.slice(3)]; // the others are of now
   if (row.ended !== undefined && row.ended !== null) found.push(["ended", moment(row.ended, live)], ["in all", duration(row.ended - row.submitted)]);
   else if (row.remaining_s) found.push(["expected to take", `${duration(row.remaining_s)} more`]);
   if (row.code !== undefined && row.code !== null) found.push(["exit code", String(row.code)]);
@@ -105,8 +160,8 @@ function attemptsTable(app, row, attempts) {
   const rows = attempts.map((one, i) => {
     const places = Object.entries(one.places).map(([name, n]) => `${name}:${n}`);
     const where = places.slice(0, 5).join(", ") + (places.length > 5 ? ` and ${places.length - 5} more` : "");
-    const until = one.ended ?? one.left ?? (row.ended || app.time), began = one.began ?? one.placed, next = attempts[i + 1];
-    const ended = left(one) || (one.ended === undefined ? (row.ended ? "-" : "still there") : ending(one));
+    const until = one.ended ?? one.left ?? (app.at ?? (row.ended || app.time)), began = one.began ?? one.placed, next = attempts[i + 1];
+    const ended = left(one) || (one.ended === undefined ? (row.ended && app.at === null ? "-" : "still there") : ending(one));
     const button = el("button", {type: "button", class: "link", text: moment(one.placed, app.live), title: "Show the cluster at this moment",
       onclick: () => app.emit("visit", one.placed)});
     return [String(one.number), button, where, one.tier, duration(Math.max(0, until - began)), ended, cost(row, one, next)];
@@ -165,7 +220,7 @@ function logPanel(id) {
   const rank = el("input", {type: "number", min: 0, value: 0, id: "rank", onchange: () => restart()});
   const attempt = el("select", {id: "attempt", onchange: () => restart()});
   const follow = el("input", {type: "checkbox", checked: true, id: "follow"});
-  const text = el("pre", {class: "log", tabindex: "0", "aria-label": "log"});
+  const text = el("pre", {class: "log", role: "region", tabindex: "0", "aria-label": "log"});
   const node = el("div", {}, el("div", {class: "title"}, el("h2", {text: "Log"}),
     el("label", {}, "attempt ", attempt), el("label", {}, "rank ", rank), el("label", {}, follow, " follow")), text);
   let offset = 0, round = 0, timer = 0, ended = false, quiet = 0;

@@ -1,19 +1,23 @@
-// Lists of jobs: waiting with their reasons, running with their machines, ended; and the view of all jobs with a search.
+// @ts-check
+// Tables of jobs: waiting with their reasons, running with their machines, evicted, failed, ended; and the view of all.
 
 import {get} from "./api.js";
 import {atMostEvery, el, oncePerFrame, put} from "./dom.js";
-import {ahead, count, duration, moment, plural} from "./format.js";
-import {List} from "./list.js";
+import {ahead, count, duration, moment, plural, since} from "./format.js";
+import {queryOf} from "./address.js";
+import {racksOf} from "./layout.js";
+import {List, heads} from "./list.js";
 import {STATES} from "./state.js";
 
-const KINDS = {waiting: "waiting", running: "running", over: "over"};
+const KINDS = {waiting: "waiting", running: "running", evicted: "evicted", failed: "failed", over: "ended"};
 
 export function jobs(app, root) {
-  const list = new JobList(app, sessionStorage.getItem("berth.jobs") || "waiting");
+  const asked = queryOf().get("show"), kept = sessionStorage.getItem("berth.jobs");
+  const list = new JobList(app, asked in KINDS ? asked : kept in KINDS ? kept : "waiting", {sortable: true});
   const counts = {};
   const radios = Object.entries(KINDS).map(([kind, word]) => {
     counts[kind] = el("em");
-    return el("label", {}, el("input", {type: "radio", name: "kind", value: kind, checked: list.kind === kind, onchange: () => {
+    return el("label", {class: kind}, el("input", {type: "radio", name: "kind", value: kind, checked: list.kind === kind, onchange: () => {
       sessionStorage.setItem("berth.jobs", kind);
       list.choose(kind);
     }}), el("span", {}, word, " ", counts[kind]));
@@ -25,12 +29,12 @@ export function jobs(app, root) {
       el("fieldset", {class: "switch"}, el("legend", {text: "show", class: "unseen"}), ...radios)),
     list.node));
   const show = () => {
-    put(counts.waiting, count(app.state.waiting().length));
-    put(counts.running, count(app.state.running().length));
+    for (const kind of Object.keys(KINDS)) put(counts[kind], list.countOf(kind));
   };
-  const off = app.on("change", show);
+  const offs = [app.on("change", show), app.on("ended", show)];
+  list.readOver();
   show();
-  return {list: list.list, search, destroy() { off(); list.destroy(); }};
+  return {list: list.list, search, destroy() { offs.forEach((off) => off()); list.destroy(); }};
 }
 
 const COLUMNS = {
@@ -38,28 +42,35 @@ const COLUMNS = {
   running: ["", "job", "user", "GPUs", "where", "runs", "within one", "evicted"],
   over: ["", "job", "user", "GPUs", "ended", "ran", "state", "evicted"],
 };
+COLUMNS.evicted = ["", "job", "user", "GPUs", "where", "state since", "state", "evicted"];
+COLUMNS.failed = ["", "job", "user", "GPUs", "why", "ended", "exit code", "evicted"];
 const CLASSES = ["place", "name", "user", "gpus", "why", "since", "left", "starts"];
+const [NAME, USER, GPUS, SINCE, LAST] = [1, 2, 3, 5, 7];
+const MOST_OVER = 1000, OVER = new Set(["over", "failed"]);
 
 export class JobList {
-  constructor(app, kind) {
-    Object.assign(this, {app, kind, filter: ""});
+  constructor(app, kind, {sortable = false} = {}) {
+    this.app = app;
+    this.kind = kind;
+    this.filter = "";
+    this.sortBy = null; // [column, down]
+    this.ended = null; // jobs of the store, once they were read
     this.refresh = oncePerFrame(() => this.show());
     this.reasons = new Reasons(app, this.refresh);
     this.list = new List({
-      label: `jobs, ${kind}`, key: (job) => job.id,
-      make: () => el("div", {class: "job"}, ...CLASSES.map((name) => el("span", {class: name}))),
+      label: "jobs", key: (job) => job.id, height: 46, make,
       fill: (row, job, index) => this.fill(row, job, index),
-      open: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; },
+      open: (job) => { location.hash = addressOf(job); },
       inSight: (jobs) => { if (this.kind === "waiting") this.reasons.want(jobs.map((job) => job.id)); },
     });
     this.empty = el("p", {class: "empty quiet"});
-    this.head = el("div", {class: "job heads", "aria-hidden": "true"}, ...CLASSES.map((name) => el("span", {class: name})));
-    this.node = el("div", {class: "jobs"}, this.head, this.list.node, this.empty);
+    this.head = heads(CLASSES, {kind: "job", sort: sortable ? (column) => this.sort(column) : null});
+    this.node = el("div", {class: "jobs", role: "table", "aria-label": "Jobs"}, this.head.node, this.list.node, this.empty);
     this.readOver = atMostEvery(1500, () => this.fetchOver().catch(() => {}));
     this.choose(kind);
-    const changed = () => { this.reasons.readOrder(); if (this.kind === "over") this.readOver(); this.refresh(); };
-    this.offs = [app.on("change", changed)];
-    this.clock = setInterval(() => { if (app.at === null) this.list.draw(); }, 1000);
+    const changed = () => { this.reasons.readOrder(); if (this.ended) this.readOver(); this.refresh(); };
+    this.offs = [app.on("change", changed), app.on("moment", () => { this.facts = null; })];
+    this.clock = setInterval(() => { if (app.at === null && app.connected) this.list.draw(); }, 1000);
     this.reasons.readOrder();
   }
 
@@ -71,10 +82,10 @@ export class JobList {
 
   choose(kind) {
     this.kind = kind;
+    this.sortBy = null;
     this.list.node.scrollTop = 0;
-    [...this.head.children].forEach((head, i) => put(head, COLUMNS[kind][i]));
     this.node.dataset.kind = kind;
-    if (kind === "over") this.readOver();
+    if (OVER.has(kind)) this.readOver();
     this.refresh();
   }
 
@@ -84,78 +95,155 @@ export class JobList {
     this.refresh();
   }
 
-  async fetchOver() {
-    if (!this.app.live || this.app.at !== null) return;
-    const {jobs} = await get("jobs?over=true&limit=1000");
-    this.ended = jobs.map((job) => ({...job, fromStore: true}));
+  // Sorts by a column, then the other way round, then not.
+  sort(column) {
+    const [known, down] = this.sortBy || [];
+    this.sortBy = known !== column ? [column, false] : down ? null : [column, true];
     this.refresh();
   }
 
-  jobs() {
-    const state = this.app.state;
-    if (this.kind === "waiting") return this.reasons.sorted(state.waiting());
-    if (this.kind === "running") return state.running().sort((a, b) => b.gpus - a.gpus || a.index - b.index);
-    if (this.app.live && this.app.at === null) return this.ended || [];
-    return state.ended().sort((a, b) => b.ended - a.ended);
+  async fetchOver() {
+    if (!this.app.live || this.app.at !== null) return;
+    const {jobs} = await get(`jobs?over=true&limit=${MOST_OVER}`);
+    this.ended = jobs.map((job) => ({...job, fromStore: true}));
+    this.app.emit("ended");
+    this.refresh();
+  }
+
+  // Jobs of a kind at the moment that is shown.
+  of(kind) {
+    const {state, live, at} = this.app;
+    if (kind === "waiting") return this.reasons.sorted(state.waiting());
+    if (kind === "running") return state.running().sort((a, b) => b.gpus - a.gpus || a.index - b.index);
+    if (kind === "evicted") return [...state.running(), ...state.waiting()].filter((job) => job.evictions).sort((a, b) => b.evictions - a.evictions);
+    const over = live && at === null ? this.ended || [] : state.ended().sort((a, b) => b.ended - a.ended);
+    return kind === "failed" ? over.filter((job) => stateOf(job) === "failed") : over;
+  }
+
+  countOf(kind) {
+    if (OVER.has(kind) && this.app.live && this.app.at === null && !this.ended) return "";
+    const {length} = this.of(kind);
+    return count(length) + (OVER.has(kind) && (this.ended || []).length === MOST_OVER ? "+" : "");
   }
 
   show() {
-    let jobs = this.jobs();
+    let jobs = this.of(this.kind);
     const all = jobs.length;
     if (this.filter) jobs = jobs.filter((job) => `${job.id} ${job.name} ${job.user}`.toLowerCase().includes(this.filter));
+    if (this.sortBy) {
+      const [column, down] = this.sortBy, key = KEYS[column];
+      jobs = [...jobs].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (down ? -1 : 1));
+    }
+    this.head.show(COLUMNS[this.kind], this.sortBy, (i) => i in KEYS);
+    this.node.setAttribute("aria-rowcount", String(jobs.length + 1));
     this.list.set(jobs);
-    const none = {waiting: "No jobs are waiting.", running: "No jobs are running.", over: "No jobs have ended yet."}[this.kind];
-    put(this.empty, jobs.length ? "" : all ? "No job matches the search." : none);
+    put(this.empty, jobs.length ? "" : all ? "No job matches the search." : this.nothing());
+  }
+
+  nothing() {
+    const {live, at} = this.app, submit = live && at === null ? " Submit one: berth submit --gpus 1 -- python train.py" : "";
+    return {waiting: `No jobs are waiting.${submit}`, running: `No jobs are running.${submit}`, over: "No jobs have ended yet.",
+      evicted: "No waiting or running job was evicted.", failed: "No jobs have failed."}[this.kind];
   }
 
   fill(row, job, index) {
-    const texts = this[this.kind === "over" ? "overTexts" : this.kind === "running" ? "runningTexts" : "waitingTexts"](job, index);
-    CLASSES.forEach((name, i) => { put(row.children[i], texts[i]); });
-    row.children[1].title = texts[1];
+    const texts = this[OVER.has(this.kind) ? "overTexts" : this.kind === "running" ? "runningTexts" : this.kind === "evicted" ? "evictedTexts" : "waitingTexts"](job, index);
+    CLASSES.forEach((name, i) => { if (i !== NAME) put(row.children[i], texts[i]); });
+    const [link, chip] = row.children[NAME].children, state = stateOf(job);
+    link.setAttribute("href", addressOf(job));
+    link.title = named(job);
+    put(link.firstChild, job.name || job.id);
+    put(link.lastChild, job.name && job.name !== job.id ? job.id : "");
+    chip.hidden = !job.priority;
+    put(chip, `priority ${job.priority > 0 ? "+" : "−"}${Math.abs(job.priority)}`);
     row.children[4].title = texts[4];
+    row.dataset.state = state;
   }
 
   waitingTexts(job, index) {
-    const {app} = this, now = app.time, place = app.live && app.at === null ? this.reasons.places.get(job.id) : index;
-    const texts = [place === undefined ? "" : count(place + 1), prioritised(job), job.user, count(job.gpus)];
-    if (app.live && app.at === null) {
+    const {app} = this, now = app.time, present = app.live && app.at === null, place = present ? this.reasons.places.get(job.id) : index;
+    const texts = [place === undefined ? "" : count(place + 1), "", job.user, count(job.gpus)];
+    if (present) {
       const known = this.reasons.of(job.id);
       return [...texts, known?.blocker || known?.sentence || "…", duration(now - job.since), known?.remaining_s ? duration(known.remaining_s) : "-",
         known ? ahead(known.expected_start, now) : "…"];
     }
-    const state = app.state, next = job.tries.map((one) => state.attempts[one]).find((one) => one.time > now);
-    const why = job.evictions ? "evicted; why it waits since is not recorded" : "why it waits is not recorded";
-    const then = next ? `; later starts within one ${state.cluster.tiers[next.tier].name}` : "; does not start before the end of the record";
-    return [...texts, why + then, duration(now - job.since), "-", next ? moment(next.time, app.live) : "-"];
+    const next = nextStart(app, job);
+    return [...texts, this.pastWhy(job, next), duration(now - job.since), "-", next ? moment(next.time, app.live) : "-"];
+  }
+
+  // What was free at a moment of the past: the scheduler's own reasons are not in the journal.
+  pastWhy(job, next) {
+    const {state} = this.app;
+    if (this.facts?.state !== state || this.facts.at !== state.at) this.facts = {state, at: state.at, ...freeIn(state)};
+    const {free, most, word} = this.facts, evicted = job.evictions ? "evicted; " : "";
+    const room = `needs ${plural(job.gpus, "device")}; ${count(free)} free${free >= job.gpus && most < free ? `, at most ${count(most)} in one ${word}` : ""}`;
+    return evicted + room + (next ? `; started within one ${state.cluster.tiers[next.tier].name}` : "");
   }
 
   runningTexts(job) {
-    const state = this.app.state, attempt = state.attempts[job.attempt];
-    const names = attempt.seats.map(([machine, , numbers]) => `${state.cluster.machines[machine].name}:${numbers.length}`);
-    const where = names.slice(0, 6).join(", ") + (names.length > 6 ? ` and ${plural(names.length - 6, "more machine")}` : "");
-    const since = attempt.began ?? attempt.time;
-    const runs = STATES[job.state] === "starting" ? "starts" : duration(this.app.time - since);
-    return ["", named(job), job.user, count(job.gpus), where, runs, state.cluster.tiers[attempt.tier].name, times(job.evictions)];
+    const state = this.app.state, attempt = state.attempts[job.attempt], began = attempt.began ?? attempt.time;
+    const runs = STATES[job.state] === "starting" ? "starts" : duration(this.app.time - began);
+    return ["", "", job.user, count(job.gpus), placesOf(state, attempt), runs, state.cluster.tiers[attempt.tier].name, times(job.evictions)];
+  }
+
+  evictedTexts(job) {
+    const {state, time} = this.app, attempt = job.attempt >= 0 ? state.attempts[job.attempt] : null;
+    const from = attempt ? attempt.began ?? attempt.time : job.since;
+    return ["", "", job.user, count(job.gpus), attempt ? placesOf(state, attempt) : "waits again", duration(time - from), STATES[job.state], times(job.evictions)];
   }
 
   overTexts(job) {
-    const first = job.fromStore ? job.first_start : job.tries.length ? this.app.state.attempts[job.tries[0]].time : null;
-    const ran = first === null ? "-" : duration(job.ended - first);
-    return ["", named(job), job.user, count(job.gpus), `${duration(Math.max(0, this.app.time - job.ended))} ago, ${moment(job.ended, this.app.live)}`,
-      ran, job.fromStore ? job.state : STATES[job.state], times(job.evictions)];
+    const {app} = this, when = since(app.time - job.ended);
+    if (this.kind === "failed") {
+      return ["", "", job.user, count(job.gpus), job.fromStore ? causeOf(job) : "its exit is in its events", when, job.code === undefined || job.code === null ? "-" : String(job.code), times(job.evictions)];
+    }
+    const first = job.fromStore ? job.first_start : job.tries.length ? app.state.attempts[job.tries[0]].time : null;
+    return ["", "", job.user, count(job.gpus), `${when}, ${moment(job.ended, app.live)}`, first === null ? "-" : duration(job.ended - first), stateOf(job), times(job.evictions)];
   }
 }
 
-const named = (job) => (job.name && job.name !== job.id ? `${job.id}  ${job.name}` : job.id);
-const prioritised = (job) => named(job) + (job.priority ? `  priority ${job.priority}` : "");
+const KEYS = {[NAME]: (job) => (job.name || job.id).toLowerCase(), [USER]: (job) => job.user, [GPUS]: (job) => job.gpus,
+  [SINCE]: (job) => -(job.ended ?? job.since ?? 0), [LAST]: (job) => job.evictions};
+const named = (job) => (job.name && job.name !== job.id ? `${job.name} ${job.id}` : job.id);
 const times = (value) => (value ? `${value}×` : "-");
+const stateOf = (job) => (job.fromStore ? job.state : STATES[job.state]);
+const addressOf = (job) => `#/job/${encodeURIComponent(job.id)}`;
+const causeOf = (job) => (job.cause ? [job.cause === "exit" ? "its command exited with an error" : job.cause, job.detail].filter(Boolean).join(": ") : "-");
+
+function make() {
+  const cells = CLASSES.map((name) => el("span", {class: name}));
+  cells[NAME].append(el("a", {}, el("b"), el("small", {class: "id"})), el("span", {class: "chip", hidden: true}));
+  return el("div", {class: "job"}, ...cells);
+}
+
+function placesOf(state, attempt) {
+  const names = attempt.seats.map(([machine, , numbers]) => `${state.cluster.machines[machine].name}:${numbers.length}`);
+  return names.slice(0, 6).join(", ") + (names.length > 6 ? ` and ${plural(names.length - 6, "more machine")}` : "");
+}
+
+const nextStart = (app, job) => job.tries.map((one) => app.state.attempts[one]).find((one) => one.time > app.time);
+
+// Free devices, and the most in one rack.
+function freeIn(state) {
+  const owners = state.owners(), racks = racksOf(state.cluster);
+  const inRack = racks.map((rack) => rack.machines.reduce((sum, machine) => {
+    if (state.unavailable[machine]) return sum;
+    let free = state.sizes[machine] - state.external[machine];
+    for (let i = 0; i < state.sizes[machine]; i++) if (owners[state.first[machine] + i] >= 0) free--;
+    return sum + Math.max(0, free);
+  }, 0));
+  const level = state.cluster.tiers.length > 2 ? 1 : state.cluster.tiers.length - 1;
+  return {free: inRack.reduce((sum, n) => sum + n, 0), most: Math.max(...inRack), word: state.cluster.tiers[level].name};
+}
 
 // Reasons and expected starts, only for the rows in sight; and the order of the queue.
 const FRESH_MS = 4000, MOST = 200;
 
 class Reasons {
   constructor(app, changed) {
-    Object.assign(this, {app, changed});
+    this.app = app;
+    this.changed = changed;
     this.places = new Map(); // place in the queue, by id
     this.known = new Map();
     this.wanted = [];

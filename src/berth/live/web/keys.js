@@ -1,3 +1,4 @@
+// @ts-check
 // Keyboard shortcuts.
 
 import {el} from "./dom.js";
@@ -6,7 +7,7 @@ const HELP = [["/", "search jobs"], ["j  k", "next and previous row"], ["Enter",
   ["Space", "play and pause"], ["l", "back to now"], ["Esc", "close, or back to all jobs"], ["?", "this list"]];
 
 export function keys({view, routes, time}) {
-  document.addEventListener("keydown", (event) => {
+  document.addEventListener("keydown", (/** @type {any} */ event) => { // its target is an element
     const typing = event.target.closest("input:not([type=radio]):not([type=checkbox]):not([type=range]), select, textarea, dialog");
     if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
     if (event.key === "Escape") { escape(event.target, typing); return; }

@@ -1,3 +1,4 @@
+// @ts-check
 // The layout of the map: racks side by side, in each a row of cells per machine.
 
 const CELLS = [26, 22, 18, 15, 13, 11, 9, 8, 7, 6, 5, 4, 3];

@@ -1,9 +1,11 @@
+// @ts-check
 // The page: logs in, builds the frame, and shows the view that the address names.
 
 import {Refused, bearsToken, forget, keep, takeFromAddress, token} from "./api.js";
 import {App} from "./app.js";
-import {el, put} from "./dom.js";
+import {atMostEvery, el, put} from "./dom.js";
 import {moment} from "./format.js";
+import {atOf, hashOf, keepMoment} from "./address.js";
 import {jobPage} from "./job.js";
 import {jobs} from "./jobs.js";
 import {help, keys} from "./keys.js";
@@ -36,26 +38,32 @@ function routes() {
 
 function frame() {
   const links = Object.entries(routes()).map(([hash, [name]]) => el("a", {href: hash, text: name}));
-  const about = app.live ? `${app.me.cluster.name}, ${app.me.policy}` : `${app.me.cluster.name}, ${app.me.policy}: simulated`;
+  const about = el("span", {class: "about quiet"});
   const banner = el("div", {class: "banner", role: "alert", hidden: true});
   const theme = themeButton(() => app.emit("theme"));
-  top.replaceChildren(el("div", {class: "inner"}, el("a", {class: "brand", href: "#/", text: "berth"}), el("span", {class: "about quiet", text: about, title: about}),
+  top.replaceChildren(el("div", {class: "inner"}, el("a", {class: "brand", href: "#/", text: "berth"}), about,
     el("nav", {"aria-label": "Views"}, ...links), theme,
     el("button", {type: "button", class: "icon", "aria-label": "Keyboard", title: "Keyboard", text: "?", onclick: help})), banner);
   const show = () => {
     banner.hidden = app.connected && !(app.live && app.at !== null);
     banner.classList.toggle("lost", !app.connected);
-    put(banner, app.connected ? (app.at === null ? "" : `This is the cluster at ${moment(app.at, app.live)}. “live” goes back to now.`)
-      : "The controller does not answer. The data may be out of date; the page keeps trying.");
+    put(banner, !app.connected ? `The controller does not answer since ${moment(app.lostAt, true)}. The page shows the cluster as it was then, and keeps trying.`
+      : app.at === null ? "" : `This is the cluster at ${moment(app.at, app.live)}. “live” goes back to now.`);
   };
+  const name = () => {
+    put(about, `${app.me.cluster.name}, ${app.me.policy}${app.live ? "" : ": simulated"}`);
+    about.title = about.textContent;
+  };
+  name();
+  app.on("me", name);
   app.on("link moment", show);
 }
 
 function route() {
-  const hash = location.hash.split("?")[0] || "#/", job = /^#\/job\/(.+)$/.exec(hash);
+  const hash = hashOf(), job = /^#\/job\/(.+)$/.exec(hash);
   const known = routes(), [, make] = known[hash] || known["#/"];
   view.destroy();
-  main.replaceChildren();
+  main.replaceChildren(...(job ? [] : [el("h1", {class: "unseen", text: (known[hash] || known["#/"])[0]})]));
   main.className = job ? "job-page" : `view-${hash.slice(2) || "cluster"}`;
   view = job ? jobPage(app, main, decodeURIComponent(job[1])) : make(app, main);
   for (const link of top.querySelectorAll("nav a")) {
@@ -94,8 +102,18 @@ async function start() {
   frame();
   const time = scrubber(app, foot);
   keys({view: () => view, routes: Object.keys(routes()), time});
-  window.addEventListener("hashchange", () => { if (!bearsToken()) route(); });
-  route();
+  let shown = null;
+  const arrived = () => {
+    if (bearsToken()) return;
+    const at = atOf();
+    if (at !== null && at !== app.at) app.emit("visit", at); // a link to a moment
+    else if (app.at !== null) keepMoment(app); // other views show the same moment
+    const {hash} = location, view = hash.replace(/[?&]at=[^&]*/, "");
+    if (view !== shown) { shown = view; route(); }
+  };
+  window.addEventListener("hashchange", arrived);
+  app.on("moment", atMostEvery(400, () => keepMoment(app))); // browsers limit changes of the address
+  arrived();
   if (!app.live) return;
   app.addEventListener("unknown", () => { forget(); askForToken("The controller does not know this token any more."); });
   app.follow();

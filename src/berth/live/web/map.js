@@ -1,4 +1,5 @@
-// The cluster map: every device is a cell on a canvas. Only changed cells are painted.
+// @ts-check
+// The cluster map: every device is a cell on a canvas, the cells of a gang are joined. Only changed cells are painted.
 
 import {el} from "./dom.js";
 import {plural} from "./format.js";
@@ -8,12 +9,16 @@ import {colours} from "./theme.js";
 
 const FREE = -1, OTHERS = -2; // colour keys in addition to those of jobs
 const FONT = "12px system-ui, sans-serif";
-const HATCH = 1 << 20, CROSS = 1 << 21, DIM = 1 << 22;
+const HATCH = 1 << 20, CROSS = 1 << 21, DIM = 1 << 22, JOINED = 1 << 23;
+const LABELLED = 4, LEAST_CELL = 11; // devices of a gang that has a label, and the smallest cells with one
 
 export class ClusterMap {
   // `focus()` returns the placement to highlight, or null; all other devices are dimmed.
-  constructor(app, {focus = () => null, tall = 560, onJob = () => {}, onMachine = () => {}} = {}) {
-    Object.assign(this, {app, focus, tall, mode: "job"});
+  constructor(app, {focus = () => null, tall = 560, onJob = (job) => {}, onMachine = (machine) => {}} = {}) {
+    this.app = app;
+    this.focus = focus;
+    this.tall = tall;
+    this.mode = "job"; // what colours mean
     this.base = el("canvas", {role: "img"});
     this.over = el("canvas", {class: "over", "aria-hidden": "true"});
     this.tip = el("div", {class: "tip", hidden: true});
@@ -58,6 +63,7 @@ export class ClusterMap {
     const pen = this.base.getContext("2d"), look = colours();
     pen.clearRect(0, 0, this.made.width, this.made.height);
     this.painted = new Int32Array(state.devices).fill(-1 << 24);
+    this.owners = new Int32Array(state.devices).fill(-3);
     pen.fillStyle = look.quiet;
     pen.font = FONT;
     for (const block of this.made.blocks) pen.fillText(clip(pen, block.name, block.width), block.x, block.y + 10);
@@ -77,19 +83,21 @@ export class ClusterMap {
     if (!this.made || !state) return;
     const owners = state.owners(), {cell, pitch, boxes} = this.made, pen = this.base.getContext("2d");
     const look = colours(), lit = this.lit(state);
-    this.jobColours = coloursOf(state, look.jobs.length);
+    if (this.mode === "job") this.jobColours = coloursOf(state, look.jobs.length);
     for (let machine = 0; machine < state.sizes.length; machine++) {
       const from = state.first[machine], to = from + state.sizes[machine], box = boxes[machine], unavailable = state.unavailable[machine];
       const mark = unavailable & LOST ? CROSS : unavailable ? HATCH : 0;
-      let others = mark ? 0 : state.external[machine];
+      let others = mark ? 0 : state.external[machine], changed = false;
       for (let device = to - 1; device >= from; device--) {
         const owner = owners[device];
         let key = owner >= 0 ? this.colourOf(state, state.jobs[owner]) : others-- > 0 ? OTHERS : FREE;
-        key = (key + 2) | mark | (lit && !lit.has(device) ? DIM : 0);
-        if (key === this.painted[device]) continue;
+        key = (key + 2) | mark | (lit && !lit.has(device) ? DIM : 0) | (owner >= 0 && device + 1 < to && owners[device + 1] === owner ? JOINED : 0);
+        if (key === this.painted[device] && owner === this.owners[device]) continue;
         this.painted[device] = key;
-        this.paint(pen, look, key, box.x + (device - from) * pitch, box.y, cell);
+        this.owners[device] = owner;
+        changed = true;
       }
+      if (changed) this.paintMachine(pen, look, state, machine);
     }
     const {busy, free, unavailable} = state.counts();
     this.base.setAttribute("aria-label",
@@ -97,13 +105,39 @@ export class ClusterMap {
     if (this.pointed) this.outline();
   }
 
+  // Paints the cells of a machine, and the names of the gangs that have enough of them.
+  paintMachine(pen, look, state, machine) {
+    const {cell, pitch, boxes} = this.made, box = boxes[machine], from = state.first[machine], size = state.sizes[machine];
+    pen.clearRect(box.x, box.y, size * pitch, cell);
+    for (let i = 0; i < size; i++) this.paint(pen, look, this.painted[from + i], box.x + i * pitch, box.y, cell);
+    if (cell < LEAST_CELL) return;
+    for (let i = 0, next; i < size; i = next) {
+      next = i + 1;
+      const owner = this.owners[from + i];
+      while (next < size && this.owners[from + next] === owner) next++;
+      if (owner >= 0 && state.jobs[owner].gpus >= LABELLED && next - i >= LABELLED) this.label(pen, state.jobs[owner], box.x + i * pitch, box.y, (next - i) * pitch - (pitch - cell), this.painted[from + i]);
+    }
+  }
+
+  label(pen, job, x, y, width, key) {
+    const {cell} = this.made, size = Math.min(12, cell - 1);
+    pen.save();
+    pen.beginPath();
+    pen.rect(x, y, width, cell); // nothing of a letter is outside of what is painted again
+    pen.clip();
+    pen.globalAlpha = key & DIM ? 0.4 : 1;
+    pen.fillStyle = "#10151c"; // on all colours of jobs, light or dark theme
+    pen.font = `${size}px system-ui, sans-serif`;
+    pen.fillText(clip(pen, job.name || job.id, width - 8), x + 4, y + cell / 2 + size / 3);
+    pen.restore();
+  }
+
   paint(pen, look, key, x, y, cell) {
-    const colour = (key & (HATCH - 1)) - 2;
-    pen.clearRect(x, y, cell, cell);
+    const colour = (key & (HATCH - 1)) - 2, wide = key & JOINED ? this.made.pitch : cell;
     pen.globalAlpha = key & DIM ? 0.22 : 1;
     pen.fillStyle = colour === FREE ? (key & CROSS ? look.lost : key & HATCH ? look.drained : look.empty)
       : colour === OTHERS ? look.others : this.palette(look)[colour];
-    pen.fillRect(x, y, cell, cell);
+    pen.fillRect(x, y, wide, cell);
     if (key & (HATCH | CROSS) && cell > 4) {
       pen.strokeStyle = look.card;
       pen.lineWidth = Math.max(1, cell / 9);
@@ -203,22 +237,67 @@ export class ClusterMap {
   }
 }
 
-// The colour of each running job: the one of its id, or the next unused one, so that gangs differ.
-const given = new WeakMap();
-const STEP = 7; // far around the colour wheel
+// The colour of each running job: it keeps the one that it was given first, in this tab, also after a reload. A new job
+// is given one that no other has, if there is one, and of those the one most unlike the colours beside it.
+const KEPT = "berth.colours", MOST_KEPT = 2000;
+const given = new Map(Object.entries(JSON.parse(sessionStorage.getItem(KEPT) || "{}"))); // by id
+let saving = 0;
 
 function coloursOf(state, many) {
-  const before = given.get(state), jobs = state.running(), found = new Map(), taken = new Set();
-  const give = (job, colour) => { found.set(job.index, colour); taken.add(colour); };
-  for (const job of jobs) if (before?.has(job.index)) give(job, before.get(job.index));
+  const jobs = state.running(), found = new Map(), used = new Uint16Array(many), fresh = [];
   for (const job of jobs) {
-    if (found.has(job.index)) continue;
-    let colour = hash(job.id) % many;
-    while (taken.has(colour) && taken.size < many) colour = (colour + STEP) % many;
-    give(job, colour);
+    const colour = given.get(job.id);
+    if (colour === undefined) fresh.push(job); else { found.set(job.index, colour); used[colour]++; }
   }
-  given.set(state, found);
+  const beside = fresh.length ? neighbours(state) : null;
+  for (const job of fresh) {
+    const colour = farthest(hash(job.id) % many, used, beside(job).map((index) => found.get(index)).filter((one) => one !== undefined));
+    found.set(job.index, colour);
+    used[colour]++;
+    given.set(job.id, colour);
+  }
+  if (fresh.length) remember(state);
   return found;
+}
+
+// The colour that the fewest jobs have and that is farthest from its neighbours'; of equal ones the first after `start`.
+function farthest(start, used, near) {
+  const many = used.length, least = Math.min(...used);
+  let best = start, most = -1;
+  for (let i = 0; i < many; i++) {
+    const colour = (start + i) % many;
+    if (used[colour] > least) continue;
+    let distance = many;
+    for (const other of near) distance = Math.min(distance, unlike(colour, other, many / 2));
+    if (distance > most) { most = distance; best = colour; }
+  }
+  return best;
+}
+
+// The distance of two colours: around the wheel of hues, and a little for another lightness.
+function unlike(a, b, hues) {
+  const around = Math.abs(a % hues - b % hues), lightness = (a < hues) === (b < hues) ? 0 : 0.5;
+  return Math.min(around, hues - around) + lightness;
+}
+
+// The jobs on the machines of a job, and on those above and below them.
+function neighbours(state) {
+  const on = state.sizes.map(() => new Set());
+  for (const job of state.running()) for (const [machine] of state.attempts[job.attempt].seats) on[machine].add(job.index);
+  return (job) => {
+    const found = new Set();
+    for (const [machine] of state.attempts[job.attempt].seats) for (const at of [machine - 1, machine, machine + 1]) on[at]?.forEach((one) => found.add(one));
+    found.delete(job.index);
+    return [...found];
+  };
+}
+
+function remember(state) {
+  clearTimeout(saving);
+  saving = setTimeout(() => {
+    const here = [...given].filter(([id]) => state.byId.has(id)).slice(-MOST_KEPT);
+    sessionStorage.setItem(KEPT, JSON.stringify(Object.fromEntries(here)));
+  }, 500);
 }
 
 function clip(pen, text, width) {

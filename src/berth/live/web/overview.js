@@ -1,6 +1,8 @@
-// The first view: numbers, the map with its legend, the queue.
+// @ts-check
+// The first view: what needs attention, numbers, the map with its legend, the queue.
 
 import {drain} from "./actions.js";
+import {attention, problemsAt} from "./attention.js";
 import {el, oncePerFrame, put} from "./dom.js";
 import {count, duration, percent, plural, usd} from "./format.js";
 import {JobList} from "./jobs.js";
@@ -11,12 +13,12 @@ import {colours} from "./theme.js";
 const MODES = {job: "job", user: "user", tier: "spread"};
 
 export function overview(app, root) {
-  const stats = new Stats(app), jobs = new JobList(app, "waiting");
+  const stats = new Stats(app), jobs = new JobList(app, "waiting"), strip = attention(app);
   const map = new ClusterMap(app, {
     onJob: (job) => { location.hash = `#/job/${encodeURIComponent(job.id)}`; },
     onMachine: (machine) => {
       const {name} = app.state.cluster.machines[machine], unavailable = app.state.unavailable[machine];
-      if (app.live && app.admin && app.at === null && !(unavailable & LOST)) drain(name, Boolean(unavailable & DRAINED));
+      if (app.live && app.admin && app.at === null && !(unavailable & LOST)) drain(name, Boolean(unavailable & DRAINED), jobsOn(app.state, machine));
     },
   });
   map.mode = sessionStorage.getItem("berth.colour") || "job";
@@ -29,7 +31,9 @@ export function overview(app, root) {
       key.show();
     }}), el("span", {text: word})));
   const tiers = app.me.cluster.tiers.map((tier) => tier.name).join(", ");
+  const queued = el("span", {class: "quiet"});
   root.append(
+    strip.node,
     stats.node,
     el("section", {class: "mapped"},
       el("div", {class: "title"}, el("h2", {text: "Cluster"}),
@@ -37,17 +41,22 @@ export function overview(app, root) {
         el("fieldset", {class: "switch"}, el("legend", {text: "colour by"}), ...radios)),
       map.node, key.node),
     el("section", {class: "queue"},
-      el("div", {class: "title"}, el("h2", {text: "Queue"}), el("a", {href: "#/jobs", text: "all jobs"})),
+      el("div", {class: "title"}, el("h2", {text: "Queue"}), queued, el("a", {href: "#/jobs", text: "all jobs"})),
       jobs.node));
-  const show = oncePerFrame(() => { map.draw(); stats.show(); key.show(); painted(); });
-  const offs = [app.on("change", show), app.on("theme", () => { map.repaint(); key.show(); }), app.on("series", () => stats.show())];
+  const about = () => put(queued, app.live && app.at === null ? `policy ${app.me.policy}; times are modelled` : "");
+  const show = oncePerFrame(() => { map.draw(); stats.show(); key.show(); about(); painted(); });
+  const offs = [app.on("change me", show), app.on("theme", () => { map.repaint(); key.show(); }), app.on("series problems", () => stats.show())];
   map.resize();
   stats.show();
   key.show();
+  about();
   painted();
-  const clock = setInterval(() => { if (app.at === null) stats.show(); }, 1000);
-  return {list: jobs.list, map, destroy() { offs.forEach((off) => off()); clearInterval(clock); jobs.destroy(); map.destroy(); }};
+  const clock = setInterval(() => { if (app.at === null && app.connected) stats.show(); }, 1000);
+  return {list: jobs.list, map, destroy() { offs.forEach((off) => off()); clearInterval(clock); strip.destroy(); jobs.destroy(); map.destroy(); }};
 }
+
+const jobsOn = (state, machine) => [...new Set(state.owners().subarray(state.first[machine], state.first[machine] + state.sizes[machine]).filter((one) => one >= 0))]
+  .map((one) => state.jobs[one].name || state.jobs[one].id);
 
 function painted() {
   if (!performance.getEntriesByName("berth:painted").length) performance.mark("berth:painted");
@@ -60,10 +69,11 @@ class Stats {
     this.tiles = {};
     this.node = el("section", {class: "stats", "aria-label": "The cluster in numbers"});
     for (const [name, label] of [["use", "devices in use"], ["running", "jobs running"], ["waiting", "jobs waiting"],
-      ["worth", "waiting by choice"], ["cost", "in use, per hour"]]) {
+      ["failures", "failed in 24 hours"], ["cost", "in use, per hour"]]) {
       const value = el("b", {text: "-"}), note = el("small", {text: " "});
       this.tiles[name] = {value, note};
-      this.node.append(el("div", {class: `stat ${name}`}, el("span", {text: label}), value, note));
+      const href = {running: "#/jobs?show=running", waiting: "#/jobs?show=waiting", failures: "#/jobs?show=failed"}[name];
+      this.node.append(el(href ? "a" : "div", {class: `stat ${name}`, href}, el("span", {text: label}), value, note));
     }
     this.bar = el("i");
     this.node.querySelector(".use").append(el("div", {class: "bar"}, this.bar));
@@ -78,24 +88,17 @@ class Stats {
     const spread = running.filter((job) => state.attempts[job.attempt].tier > 0).length;
     this.set("running", count(running.length), running.length ? `${count(spread)} on more than one machine` : "none");
     const since = waiting.reduce((least, job) => Math.min(least, job.since), now);
-    this.set("waiting", count(waiting.length), waiting.length ? `longest ${duration(now - since)}` : "none");
-    this.worth(waiting, now);
+    this.set("waiting", count(waiting.length), waiting.length ? `oldest ${duration(now - since)}${this.choice()}` : "none");
+    const {failed, evicted} = problemsAt(app);
+    this.set("failures", count(failed.count), evicted.count ? `${plural(evicted.count, "eviction")} in the last hour` : "no evictions in the last hour");
     this.cost(state, running);
   }
 
-  // Live: what waiting saves. Looking back: the mean wait.
-  worth(waiting, now) {
+  // How many of the waiting jobs could start now, but wait for a nearer place.
+  choice() {
     const {app} = this, series = app.series, last = series ? series.time.length - 1 : -1;
-    const label = this.node.querySelector(".worth span");
-    if (app.live && app.at === null) {
-      put(label, "waiting for near placements");
-      const holding = last >= 0 ? series.holding[last] : 0;
-      this.set("worth", plural(holding, "job"), holding ? `saves them ${duration(series.saves_s[last])} (modelled)` : "no job waits by choice");
-    } else {
-      put(label, "mean wait");
-      const mean = waiting.reduce((sum, job) => sum + now - job.since, 0) / (waiting.length || 1);
-      this.set("worth", waiting.length ? duration(mean) : "-", "of the waiting jobs");
-    }
+    const holding = app.live && app.at === null && last >= 0 ? series.holding[last] : 0;
+    return holding ? `; ${count(holding)} by choice, saves ${duration(series.saves_s[last])}` : "";
   }
 
   cost(state, running) {
@@ -148,7 +151,7 @@ function* meaning(app, map, look) {
     const users = [...held].sort((a, b) => b[1] - a[1]);
     for (const [user, gpus] of users.slice(0, MOST_USERS)) yield [look.series[map.userColour(user)], `${user || "unknown"} ${count(gpus)}`];
     if (users.length > MOST_USERS) yield ["transparent", `and ${plural(users.length - MOST_USERS, "more user")}`];
-  } else yield [look.jobs[4], "a colour for each job"];
+  } else yield [look.jobs[4], "a colour for each job; gangs of 4 and more have labels"];
   yield [look.empty, "free"];
   yield [look.drained, "takes no jobs", "hatch"];
   yield [look.lost, "lost", "cross"];

@@ -1,3 +1,4 @@
+// @ts-check
 // The state of the cluster, from the journal's records applied as the controller applies them.
 //
 // Every change stores what it replaced, so that time can go both ways. The job of each device is recomputed from the
@@ -27,6 +28,8 @@ export class ClusterState {
     this.changes = [];
     this.at = 0; // number of changes that are applied
     this.ownerStale = true;
+    this.startsAtOnce = false; // a simulated gang runs as soon as it is placed
+    this.keeps = true;
   }
 
   // Takes over the state of one moment from the controller.

@@ -1,3 +1,4 @@
+// @ts-check
 // Dark and light theme: as the system has it until the user chooses; and the theme's colours for canvases.
 
 import {el} from "./dom.js";
@@ -13,7 +14,7 @@ export function colours() {
   const list = (letter, n) => Array.from({length: n}, (_, i) => read(letter + i));
   const dark = isDark();
   cached = {
-    ...Object.fromEntries(["card", "ink", "quiet", "line", "grid", "empty", "lost", "drained", "others"].map((name) => [name, read(name)])),
+    ...Object.fromEntries(["card", "ink", "quiet", "line", "grid", "empty", "lost", "drained", "others", "bad", "warn"].map((name) => [name, read(name)])),
     series: list("s", SERIES), tiers: list("t", TIERS),
     // jobs: equal steps around the colour wheel at one lightness, then at another
     jobs: Array.from({length: 2 * HUES}, (_, i) => {

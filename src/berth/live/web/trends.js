@@ -1,3 +1,4 @@
+// @ts-check
 // Numbers over time: use, queue, waits, timers, cost; and the load of the racks' up-links.
 
 import UPlot from "./vendor/uplot/uPlot.esm.js";
@@ -7,6 +8,8 @@ import {racksOf} from "./layout.js";
 import {colours} from "./theme.js";
 
 const MOST_TIMERS = 8;
+const RANGES = {"last hour": 3600, "last 6 hours": 21600, "last day": 86400, "all": Infinity};
+const RANGE_KEY = "berth.range";
 
 export function trends(app, root) {
   const charts = {};
@@ -16,7 +19,10 @@ export function trends(app, root) {
     root.append(el("section", {}, el("div", {class: "title"}, el("h2", {text: title}), extra), quiet, charts[name].node));
     return quiet;
   };
-  card("use", "Devices", "In use, free, and on machines that take no jobs.", count);
+  const range = el("select", {"aria-label": "Time range", id: "range", hidden: !app.live, onchange: () => { sessionStorage.setItem(RANGE_KEY, range.value); rescale(); }},
+    ...Object.keys(RANGES).map((name) => el("option", {text: name, value: name})));
+  range.value = sessionStorage.getItem(RANGE_KEY) || "all";
+  card("use", "Devices", "In use, free, and on machines that take no jobs.", count, range);
   card("queue", "Jobs", app.live ? "Waiting, waiting for a nearer placement, and running." : "Waiting and running.", count);
   card("wait", "Waits", "Of the jobs waiting at a time: mean and longest.", duration);
   const tier = el("select", {"aria-label": "Tier", id: "tier", onchange: () => show()});
@@ -53,10 +59,13 @@ export function trends(app, root) {
     charts.timers.set(series.time, chosen.slice(-MOST_TIMERS).map((one, i) => ({label: plural(one.gpus, "GPU"), colour: i, values: one.seconds})));
   }
 
+  // Live, all charts show the same last part.
+  function rescale() { for (const chart of Object.values(charts)) { chart.range = RANGES[range.value] ?? Infinity; chart.fit(); } }
   const moved = oncePerFrame(() => { carried.show(); Object.values(charts).forEach((chart) => chart.redraw()); });
   const changed = oncePerFrame(() => carried.show());
   const offs = [app.on("series", show), app.on("moment", moved), app.on("change", changed),
     app.on("theme", () => Object.values(charts).forEach((chart) => chart.restyle()))];
+  rescale();
   show();
   carried.show();
   return {destroy() { offs.forEach((off) => off()); Object.values(charts).forEach((chart) => chart.destroy()); }};
@@ -103,7 +112,11 @@ const TIMES = [0.1, 0.5, 1, 5, 10, 30, 60, 300, 600, 1800, HOUR, 2 * HOUR, 6 * H
 class Chart {
   // `curves`: {label, colour (0-7), values, fill, grows: between two samples too}; `value` writes a number.
   constructor(app, {value, sync}) {
-    Object.assign(this, {app, value, sync});
+    this.app = app;
+    this.value = value;
+    this.sync = sync;
+    this.range = Infinity; // seconds before the end that are shown
+    this.plot = null;
     this.node = el("div", {class: "chart"});
     this.watch = new ResizeObserver(() => {
       if (this.plot && Math.abs(this.plot.width - this.node.clientWidth) > 1) this.plot.setSize({width: this.node.clientWidth, height: HEIGHT});
@@ -119,8 +132,10 @@ class Chart {
     this.plot?.destroy();
     this.shape = shape;
     this.last = curves;
-    this.plot = new UPlot(this.options(curves), data, this.node);
+    this.plot = new (/** @type {any} */ (UPlot))(this.options(curves), data, this.node);
   }
+
+  fit() { if (this.plot) this.plot.setData(this.plot.data); }
 
   // Draws again in other colours.
   restyle() {
@@ -135,17 +150,21 @@ class Chart {
     const axis = {stroke: look.quiet, grid: {stroke: look.grid, width: 1}, ticks: {stroke: look.line, width: 1}, font: "12px system-ui, sans-serif"};
     return {
       width: this.node.clientWidth || 320, height: HEIGHT,
-      scales: {x: {time: app.live, range: (_, low, high) => (app.live ? [low, high] : app.span())}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
+      scales: {x: {time: app.live, range: (_, low, high) => (app.live ? [Math.max(low, high - this.range), high] : app.span())}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
       axes: [app.live ? {...axis, space: 84, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step))} : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
         {...axis, size: 64, ...(value === duration ? {incrs: TIMES} : {}), values: (_, ticks) => ticks.map((tick) => value(tick))}],
-      series: [{label: "at", value: (_, time) => (time === null || time === undefined ? (app.live ? "now" : "the end") : moment(time, app.live))},
+      series: [{label: "at", value: (_, time) => (time === null || time === undefined ? this.when() : moment(time, app.live))},
         ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: curve.grows ? straight : stepped,
           fill: curve.fill ? withAlpha(look.series[curve.colour % 8]) : undefined, points: {show: false},
-          value: (plot, number, at, index) => written(index === null || index === undefined ? plot.data[at].at(-1) : number, value)}))],
+          value: (plot, number, at, index) => written(index === null || index === undefined ? plot.data[at].at(this.shown(plot)) : number, value)}))],
       cursor: {sync: {key: this.sync}, points: {size: 6}, drag: {x: true, y: false}},
       hooks: {draw: [(plot) => this.mark(plot)]},
     };
   }
+
+  // Without a pointer the legend has the values of the moment that is shown.
+  when() { return this.app.at !== null ? moment(this.app.at, this.app.live) : this.app.connected ? "now" : moment(this.app.lostAt, true); }
+  shown(plot) { return this.app.at === null || !plot.data[0].length ? -1 : Math.min(plot.data[0].length - 1, this.app.sampleAt(this.app.at)); }
 
   // Marks the time shown.
   mark(plot) {
@@ -162,7 +181,7 @@ class Chart {
     plot.ctx.restore();
   }
 
-  redraw() { this.plot?.redraw(false); }
+  redraw() { this.plot?.redraw(false); this.plot?.setLegend({idx: null}, false); }
 }
 
 // A tick label: the time, or the day where steps are days.

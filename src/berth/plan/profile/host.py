@@ -1,6 +1,6 @@
 """What one CPU core of a machine does around the computation of a training step: rows, messages, reading, all-reduce.
 
-The rates are CPU seconds of berth's own training code (`berth.train.measure_host` measures them), so that they add up
+The rates are CPU seconds of berth's own training code (`berth.train.measure` measures them), so that they add up
 with the computation of a layer profile. Seconds per row are affine in the bytes of a row.
 """
 

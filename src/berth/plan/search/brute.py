@@ -9,7 +9,7 @@ from berth.plan.problem import Problem
 from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.search.method import Budget, Outcome, Progress, Search
 
-_BATCH = 4096
+_BATCH = 256  # assignments evaluated between two looks at the clock
 
 
 def brute(problem: Problem, budget: Budget, progress: Progress | None = None) -> Outcome:

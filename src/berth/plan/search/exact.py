@@ -42,7 +42,7 @@ RELAXED, PRICED, LABELLED, WORK = "relaxed", "priced", "labelled", "work"
 _SEEDS, _MAX_SEEDS, _SEED_STEP = 48, 400, 0.82
 _WORK_SEEDS = 4  # seeds between two bounds by work
 _START_STAGES = 3  # plans with up to this many stages are tried before anything is proven
-_SUBGRADIENT_STEPS = 40
+_SUBGRADIENT_STEPS = 400
 # (labels kept, labels looked at) at one step time: a fraction of a second, or a few seconds
 _LABELS = ((30_000, 30_000_000), (200_000, 400_000_000))
 _BEAM = 100  # labels kept at each boundary when only a good plan is needed

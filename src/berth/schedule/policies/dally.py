@@ -15,6 +15,7 @@ from berth.schedule import JobView, Policy, PreemptByGain, PreemptByOrder, Rules
 from berth.schedule.policies.constant import choice, duration, number
 from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, update_queue
 from berth.schedule.policies.waits import Censored, timer_from
+from berth.schedule.records import EstimateKind
 
 Mode = IntEnum("Mode", ["NO_WAIT", "FULL", "MANUAL", "TUNED"])
 
@@ -120,6 +121,8 @@ def efficiency(job: JobView) -> float:
     """Share of its run time that was computation: 1 is unhurt. Before its first run, at the widest tier."""
     if job.ran_s <= 0.0:
         return job.compute_share / job.slowdown[job.widest_tier]
+    if job.estimate_kind != EstimateKind.TRACKED:
+        return job.compute_share * job.done_s / job.ran_s
     return job.compute_share * (job.work_s - job.estimated_remaining_s / job.estimate_error) / job.ran_s
 
 

@@ -147,7 +147,7 @@ class ResidentCheckpoints:
         return None
 
     def _publish(self, save: ShardSave) -> None:
-        """Tell rank 0 that the files are on disk, or why they are not; called by the thread."""
+        """Report to rank 0 that the files are on disk, or why they are not; called by the thread."""
         if self._rank != 0:
             self._process_group.store.set(self._key(self._rank), json.dumps({**save.status(), "done": True}))
 
@@ -172,9 +172,12 @@ class ResidentCheckpoints:
 
 def _message(table: str, state: State) -> dict[str, Any]:
     """Return a part of a table as a message."""
-    arrays = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays_of(state).items()}
-    return {"table": table, "arrays": arrays}
+    arrays = arrays_of(state)
+    numbers = {name: arrays.pop(name).item() for name in ("whole", "day")}
+    parts = {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+    return {"table": table, "numbers": numbers, "arrays": parts}
 
 
 def _state(message: Mapping[str, Any]) -> State:
-    return from_arrays({name: tensor.numpy() for name, tensor in message["arrays"].items()})
+    arrays = {name: tensor.numpy() for name, tensor in message["arrays"].items()}
+    return from_arrays({**arrays, **{name: np.asarray(one) for name, one in message["numbers"].items()}})

@@ -20,7 +20,7 @@ _LONGEST_STEP_S = 30.0
 
 
 def _parse_plain(rows: Columns) -> pl.DataFrame:
-    """Berth's own CSV: `job_id,submit_s,num_gpu,duration_s`, and `model,user,vc,priority,device` if there are any."""
+    """Berth's own CSV: `job_id,submit_s,num_gpu,duration_s`, and the optional columns of a trace that it has."""
     return rows.good(
         job_id=rows.name("job_id"),
         submit_s=rows.time("submit_s"),
@@ -31,6 +31,9 @@ def _parse_plain(rows: Columns) -> pl.DataFrame:
         vc=rows.text("vc"),
         priority=rows.whole("priority", optional=True),
         device=rows.text("device"),
+        name=rows.text("name"),
+        estimate_s=rows.estimate("estimate_s"),
+        preemptible=rows.flag("preemptible"),
     )
 
 

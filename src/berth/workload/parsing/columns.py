@@ -86,6 +86,18 @@ class Columns:
         self.reject(np.abs(values) > MAX_GPUS, name, "is implausibly large")
         return values
 
+    def estimate(self, name: str) -> FloatArray:
+        """A time span above zero, or none."""
+        values = self.number(name, optional=True)
+        self.reject_durations(values, name)
+        return values
+
+    def flag(self, name: str) -> FloatArray:
+        """0, 1 or nothing."""
+        values = self.number(name, optional=True)
+        self.reject((values != 0) & (values != 1) & ~np.isnan(values), name, "is neither 0 nor 1")
+        return values
+
     def date(self, name: str) -> FloatArray:
         """Wall-clock times such as `2017-10-09 07:01:55`, in seconds since 1970."""
         texts = self.name(name)

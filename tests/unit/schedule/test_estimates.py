@@ -1,0 +1,47 @@
+"""The index of a job whose duration is not known, and what is expected to be left of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from berth.schedule import estimates
+
+
+def step_of(done):
+    return estimates.step_of.py_func(done)
+
+
+def test_with_little_spread_the_index_is_about_what_is_left():
+    for done in (0.0, 0.25, 0.5):
+        assert estimates._INDEX[0, step_of(done)] == pytest.approx(1.0 - done, rel=0.12)
+        assert estimates._LEFT[0, step_of(done)] == pytest.approx(1.0 - done, rel=0.12)
+
+
+@pytest.mark.parametrize("row", range(len(estimates._SPREADS)))
+def test_a_job_that_outlives_its_estimate_by_far_goes_behind_those_that_did_not(row):
+    index = estimates._INDEX[row]
+    beyond = step_of(8.0)
+    assert index[beyond] > 2 * index[0]
+    assert (np.diff(index[step_of(30.0) :]) > 0).all()
+
+
+def test_the_index_is_that_of_gittins_by_brute_force():
+    """Least expected service per completion, over all spans to look ahead, from a million draws."""
+    row = estimates._SPREADS.index(2.0)
+    draws = np.exp(2.0 * np.random.default_rng(0).standard_normal(300_000))
+    wide = np.exp(estimates._SPREADS[-1] * np.random.default_rng(1).standard_normal(300_000))
+    mixed = np.where(np.random.default_rng(2).random(300_000) < estimates._OUTLIERS, wide, draws)
+    for done in (0.0, 1.0, 8.0):
+        left = mixed[mixed > done] - done
+        spans = np.quantile(left, np.linspace(0.001, 0.999, 400))
+        best = min(np.minimum(left, span).mean() / (left <= span).mean() for span in spans)
+        assert estimates._INDEX[row, step_of(done)] == pytest.approx(best, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("done", "edge"), [(2.0**-8, 1), (2.0**-7.5 * 1.001, 2), (1.0, 17), (1.5, 18), (1e9, 43)]
+)
+def test_work_done_is_counted_in_steps_of_the_root_of_two(done, edge):
+    assert step_of(done) == edge
+    assert step_of(0.0) == 0
