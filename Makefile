@@ -23,7 +23,7 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,train/servers,codec routing request_queue tickets)
 
 .PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
-	bench-simulate bench-policies bench-waiting bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
+	bench-simulate bench-policies bench-waiting bench-one-job bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -108,6 +108,9 @@ bench-policies: $(VENV)/.dev ## the default policy against every other, whatever
 
 bench-waiting: $(VENV)/.dev ## berth's rules about places against delay scheduling, over load, congestion and mix
 	@$(BIN)/python benchmarks/policies.py
+
+bench-one-job: $(VENV)/.dev ## shape, place and time chosen together, against the best fixed shape per job
+	@$(BIN)/python benchmarks/one_job.py
 
 bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their bars
 	@$(BIN)/python benchmarks/plan.py

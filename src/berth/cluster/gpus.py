@@ -15,13 +15,17 @@ def usable_types(cluster: Cluster) -> tuple[int, ...]:
 
 
 @per_cluster
-def gpu_part(cluster: Cluster) -> Cluster:
-    """Return the cluster without the devices that no job runs on, with a note about them.
+def gpu_part(cluster: Cluster, also: frozenset[str] = frozenset()) -> Cluster:
+    """Return the cluster without the devices that no job runs on, with a note about them; `also`: types to keep.
 
     Types are numbered by speed, fastest first, so the order in the description does not matter. All machines stay,
     with their numbers: a machine without GPUs can still fail or be drained.
     """
     usable = sorted(usable_types(cluster), key=lambda index: _by_speed(cluster.device_types[index]))
+    more = [
+        index for index, kind in enumerate(cluster.device_types) if kind.name in also and index not in usable
+    ]
+    usable += sorted(more, key=lambda index: _by_speed(cluster.device_types[index]))
     number = {index: at for at, index in enumerate(usable)}
     machines = tuple(
         replace(

@@ -24,6 +24,7 @@ from berth.schedule.queue import may_displace
 from berth.schedule.records import World
 from berth.schedule.relax_locality import relax_locality, reserve_for_longest_waiting
 from berth.schedule.reservation import cancel_reservation
+from berth.schedule.reshape import reshape
 from berth.schedule.rules import Blocked, Preempt, PreemptByGain, PreemptByOrder, Rules
 from berth.schedule.start_waiting import refresh_order, refresh_overdue_order, start_waiting
 
@@ -38,6 +39,7 @@ class Phases(NamedTuple):
     defragment: Any
     relax_locality: Any
     migrate_nearer: Any
+    reshape: Any
     preempt_for_gain: Any
     update_timers: Any
 
@@ -62,6 +64,8 @@ def decide(world: World, hooks: Hooks, phases: Phases, now: float) -> float:
             phases.relax_locality(world, hooks, now)
     if rules.migrate_gain > 0:
         phases.migrate_nearer(world, hooks, now)
+        if len(world.shapes) > 0:
+            wake = min(wake, phases.reshape(world, hooks, now))
     if rules.preempt == Preempt.BY_GAIN and state.queue_start < state.queue_stop:
         wake = min(wake, phases.preempt_for_gain(world, hooks, now))
     cancel_reservation(world)
@@ -124,6 +128,7 @@ def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
         defragment=act(bool(rules.defragment and rules.defragment.gain > 0), defragment),
         relax_locality=act(rules.relax_locality, relax_locality),
         migrate_nearer=act(bool(rules.migrate and rules.migrate.gain > 0), migrate_nearer),
+        reshape=wake(bool(rules.migrate and rules.migrate.gain > 0), reshape),
         preempt_for_gain=wake(by_gain, preempt_for_gain),
         update_timers=act(rules.learn_timers, update_timers),
     )

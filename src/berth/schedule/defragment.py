@@ -12,16 +12,11 @@ from typing import Any
 import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
-from berth.schedule.allocation import (
-    cancel_claim,
-    claim_in_group,
-    relocate,
-    return_devices,
-    start_job,
-    take_devices,
-)
+from berth.schedule.allocation import relocate, start_job
 from berth.schedule.balance import free_per_host, imbalance_of, sensitive_to_imbalance, slowdown_by_imbalance
-from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place
+from berth.schedule.claims import cancel_claim, claim_in_group, return_devices, take_devices
+from berth.schedule.groups import find_place
+from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
 from berth.schedule.queue import drop_started, smallest_demand
@@ -60,7 +55,13 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
         started = False
         opens = outranks_reservation(world, row)
         open_reservation(world, opens)
-        if job.gpus <= state.free and not demand_failed[job.demand] and not exceeds_quota(world, row):
+        plain = not job.vector and job.shape_count <= 1  # of several shapes, one that fits is chosen instead
+        if (
+            plain
+            and job.gpus <= state.free
+            and not demand_failed[job.demand]
+            and not exceeds_quota(world, row)
+        ):
             tried += 1
             started = start_by_moving(world, hooks, row, rows, now)
             demand_failed[job.demand] = not started
@@ -213,7 +214,8 @@ def movable(world: World, row: int, device_type: int, group: int, now: float) ->
     count = 0
     for i in range(state.running):
         job = world.jobs[world.running[i]]
-        if not job.movable or now - job.started_s < _MIN_RUN_S or job.priority > world.jobs[row].priority:
+        fixed = not job.movable or job.vector
+        if fixed or now - job.started_s < _MIN_RUN_S or job.priority > world.jobs[row].priority:
             continue
         held = 0
         for place in places_of(world, job.first_place):

@@ -9,9 +9,9 @@ from __future__ import annotations
 import numpy as np
 
 from berth.native.kernels import kernel
-from berth.schedule.allocation import cancel_claim, claim_in_group
-from berth.schedule.balance import sensitive_to_imbalance
+from berth.schedule.claims import cancel_claim
 from berth.schedule.records import Array, World, places_of
+from berth.schedule.shapes import claim_for
 
 
 @kernel
@@ -25,7 +25,7 @@ def may_send(world: World, row: int, device_type: int, tier: int, group: int) ->
     if job.message_bytes <= 0.0:
         return True
     senders, messages = links_in_use(world)
-    claim = claim_in_group(world, device_type, tier, group, job.gpus, sensitive_to_imbalance(world, job))
+    claim = claim_for(world, row, device_type, tier, group)
     allowed = True
     for place in places_of(world, claim):
         for level in range(tier):

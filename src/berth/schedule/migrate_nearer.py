@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from berth.native.kernels import indirect, kernel
-from berth.schedule.allocation import claim_in_group, reclaim, relocate, return_devices
+from berth.schedule.allocation import relocate
 from berth.schedule.balance import (
     best_shape,
     free_per_host,
@@ -12,7 +12,8 @@ from berth.schedule.balance import (
     sensitive_to_imbalance,
     slowdown_by_imbalance,
 )
-from berth.schedule.placement import find_place
+from berth.schedule.claims import claim_in_group, reclaim, return_devices
+from berth.schedule.groups import find_place
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
 from berth.schedule.reasons import ReasonCode
@@ -25,7 +26,8 @@ def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
     for i in range(world.state[0].running):
         row = world.running[i]
         job = world.jobs[row]
-        if job.tier == 0 or job.started_s == now or not job.movable:
+        fixed = not job.movable or job.vector or job.shape_count > 1
+        if job.tier == 0 or job.started_s == now or fixed:
             continue
         nearer = -1
         if job.tier > job.nearest_tier:

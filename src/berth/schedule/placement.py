@@ -9,9 +9,11 @@ import math
 from typing import Any
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.balance import most_balanced_group, sensitive_to_imbalance
+from berth.schedule.balance import sensitive_to_imbalance
+from berth.schedule.groups import find_place
 from berth.schedule.links import may_send
 from berth.schedule.records import World
+from berth.schedule.shapes import find_shape, find_vector
 
 _EVERY_TYPE = -1  # every bit of `device_type_mask`
 
@@ -31,6 +33,8 @@ def find_place_for(world: World, row: int, allowed_tier: int, open_: bool) -> tu
     for searches that count reserved devices (`open_`) and for those that do not.
     """
     job, state = world.jobs[row], world.state[0]
+    if job.vector:
+        return find_place_for_shape(world, row, allowed_tier, open_)
     failed = world.demands[job.demand].failed_open if open_ else world.demands[job.demand].failed
     epoch = state.search_epoch
     if (
@@ -50,6 +54,17 @@ def find_place_for(world: World, row: int, allowed_tier: int, open_: bool) -> tu
     return device_type, tier, group
 
 
+@kernel
+def find_place_for_shape(world: World, row: int, allowed_tier: int, open_: bool) -> tuple[int, int, int]:
+    """The same for a job with parts, in the shape that its record describes."""
+    if exceeds_quota(world, row):
+        return -1, -1, -1
+    tier, group = find_shape(world, world.jobs[row].shape, allowed_tier, open_)
+    if tier < 0 or (limited_links(world, tier) and not may_send(world, row, 0, tier, group)):
+        return -1, -1, -1
+    return 0, tier, group
+
+
 @inlined
 def limited_links(world: World, tier: int) -> bool:
     """Whether a gang at a tier sends over links that the policy does not let all jobs share."""
@@ -60,6 +75,9 @@ def limited_links(world: World, tier: int) -> bool:
 def nearest_place(world: World, row: int, allowed_tier: int) -> tuple[int, int, int]:
     """The same by free devices alone, without quota, links and earlier searches."""
     job = world.jobs[row]
+    if job.vector:
+        tier, group = find_vector(world, world.shapes[job.shape], allowed_tier)
+        return min(tier, 0), tier, group
     balanced = sensitive_to_imbalance(world, job)
     best_type, best_tier, best_group = -1, allowed_tier + 1, -1
     for device_type in device_types_of(world, job):
@@ -88,62 +106,3 @@ def exceeds_quota(world: World, row: int) -> bool:
         return False
     quota = world.quotas[job.quota]
     return quota.used + job.gpus > quota.allowed or quota.closed == world.state[0].search_epoch
-
-
-@kernel
-def find_place(
-    world: World, device_type: int, devices: int, nearest_tier: int, allowed_tier: int, balanced: bool
-) -> tuple[int, int]:
-    """(tier, group) of the nearest place from one tier to another, or (-1, -1)."""
-    for tier in range(nearest_tier, allowed_tier + 1):
-        group = find_in_tier(world, device_type, devices, tier, balanced)
-        if group >= 0:
-            return tier, group
-    return -1, -1
-
-
-@kernel
-def find_in_tier(world: World, device_type: int, devices: int, tier: int, balanced: bool) -> int:
-    """The group of a tier with fewest free devices that holds the gang, or -1; ties: the fuller parent.
-
-    `balanced`: the rack in which a gang on several machines is spread most evenly.
-    """
-    top = world.groups.shape[0] - 1
-    if world.groups[top, 0].free[device_type] < devices:
-        return -1
-    if world.rules[0].worst_fit:
-        return emptiest_group(world, device_type, devices, tier)
-    if balanced and tier == 1:
-        return most_balanced_group(world, device_type, devices, tier)
-    best, best_free, best_above = -1, 1 << 30, 1 << 30
-    above = min(tier + 1, top)
-    at, hosts = 0, len(world.hosts)
-    while at < hosts:
-        host = world.hosts[at]
-        parent = world.groups[above, host.group[above]]
-        if above > tier and parent.free[device_type] < devices:
-            at = parent.stop
-            continue
-        number = host.group[tier]
-        group = world.groups[tier, number]
-        free = group.free[device_type]
-        if devices <= free <= best_free:
-            parent_free = parent.free[device_type]
-            if free < best_free or parent_free < best_above:
-                best, best_free, best_above = number, free, parent_free
-        # nothing inside the same parent is better than an exact fit
-        at = parent.stop if free == devices else group.stop
-    return best
-
-
-@kernel
-def emptiest_group(world: World, device_type: int, devices: int, tier: int) -> int:
-    """The group of a tier with most free devices, if it holds the gang, or -1."""
-    best, best_free, at = -1, devices - 1, 0
-    while at < len(world.hosts):
-        number = world.hosts[at].group[tier]
-        group = world.groups[tier, number]
-        if group.free[device_type] > best_free:
-            best, best_free = number, group.free[device_type]
-        at = group.stop
-    return best

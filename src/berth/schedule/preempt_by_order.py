@@ -7,15 +7,8 @@ import math
 import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
-from berth.schedule.allocation import (
-    charge_quota,
-    evict,
-    reclaim,
-    requeue,
-    return_devices,
-    start_job,
-    still_free,
-)
+from berth.schedule.allocation import charge_quota, evict, requeue, start_job
+from berth.schedule.claims import reclaim, return_devices, still_free
 from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
-from berth.schedule.allocation import evict, requeue, return_devices, start_job
+from berth.schedule.allocation import evict, requeue, start_job
+from berth.schedule.claims import reclaim, return_devices
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
@@ -21,7 +22,9 @@ from berth.schedule.reservation import (
     is_reserved_from,
     open_reservation,
     outranks_reservation,
+    suffices,
 )
+from berth.schedule.shapes import has_devices, holds_tied
 
 _MAX_JOBS = 4  # blocked jobs for which victims are looked for in one pass
 
@@ -67,7 +70,8 @@ def next_evictable_s(world: World, hooks: Hooks, row: int, gain: float, now: flo
         advance_progress(victim, now)
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
         device_type = world.hosts[world.places[victim.first_place].host].device_type
-        if gain > margin * cost and accepts_device_type(job, device_type):
+        accepts = accepts_device_type(job, device_type) if not victim.vector else True
+        if gain > margin * cost and accepts:
             wake = until_s
     return wake
 
@@ -102,6 +106,8 @@ def start_on_leftover(world: World, at: int, now: float) -> bool:
 def start_by_eviction(world: World, hooks: Hooks, at: int, gain: float, now: float) -> bool:
     """Starts a job by evictions among devices of one type, the first for which it pays."""
     job = world.jobs[world.waiting[at]]
+    if job.vector:
+        return evict_for_shape(world, hooks, at, gain, now)
     for device_type in device_types_of(world, job):
         if accepts_device_type(job, device_type) and evict_on_type(world, hooks, at, device_type, gain, now):
             return True
@@ -137,10 +143,73 @@ def evict_on_type(world: World, hooks: Hooks, at: int, device_type: int, gain: f
 
 
 @kernel
+def evict_for_shape(world: World, hooks: Hooks, at: int, gain: float, now: float) -> bool:
+    """The same for a job with parts: all devices of its shape come free inside one group, or nothing changes."""
+    row = world.waiting[at]
+    job = world.jobs[row]
+    shape = world.shapes[job.shape]
+    victims, costs = eviction_candidates(world, hooks, row, -1, now)
+    group, considered, cost = cheapest_group_for_need(world, row, victims, costs)
+    own_cost = restore_cost_s(world, job.gpus) * (job.first_start_s >= 0)
+    if group < 0 or exceeds_quota(world, row) or gain <= world.rules[0].gain_margin * (cost + own_cost):
+        return False
+    evicted, count = np.empty(considered, np.int64), 0
+    for k in range(considered):
+        if holds_devices_in(world, row, victims[k], job.nearest_tier, group):
+            return_devices(world, world.jobs[victims[k]].first_place)
+            evicted[count] = victims[k]
+            count += 1
+    free = world.groups[job.nearest_tier, group].free
+    fits = has_devices(free, shape.need) and holds_tied(world, shape, job.nearest_tier, group)
+    for k in range(count):
+        if fits:
+            evict(world, evicted[k], ReasonCode.MADE_WAY)
+        else:
+            reclaim(world, world.jobs[evicted[k]].first_place)
+    if not fits:
+        return False
+    start_job(world, row, 0, job.nearest_tier, group, now, ReasonCode.MADE_ROOM)
+    job.saves_s = gain
+    dequeue_at(world, at)
+    for k in range(count):
+        requeue(world, hooks, evicted[k], now, ReasonCode.MADE_WAY)
+    return True
+
+
+@kernel
+def cheapest_group_for_need(world: World, row: int, victims: Array, costs: Array) -> tuple[int, int, float]:
+    """(group, number of victims to consider, their cost) of the group that has all types first; group -1: none."""
+    job, device_types = world.jobs[row], world.state[0].device_types
+    need = world.shapes[job.shape].need
+    free, total = np.zeros((world.groups.shape[1], device_types), np.int64), np.zeros(world.groups.shape[1])
+    for at in range(len(world.hosts)):
+        host = world.hosts[at]
+        if not is_reserved_from(world, row, host):
+            free[host.group[job.nearest_tier], host.device_type] += host.free
+    for k in range(len(victims)):
+        last = -1
+        for place in places_of(world, world.jobs[victims[k]].first_place):
+            host = world.hosts[place.host]
+            number = host.group[job.nearest_tier]
+            if host.down or is_reserved_from(world, row, host):
+                continue
+            free[number, host.device_type] += place.count
+            if number != last:
+                total[number] += costs[k]
+                last = number
+            if suffices(free[number], need):
+                return number, k + 1, total[number]
+    return -1, 0, 0.0
+
+
+@kernel
 def eviction_candidates(
     world: World, hooks: Hooks, row: int, device_type: int, now: float
 ) -> tuple[Array, Array]:
-    """Running jobs that may be evicted for `row`, with the cost of each: cheapest, or last in order, first."""
+    """Running jobs that may be evicted for `row`, with the cost of each: cheapest, or last in order, first.
+
+    They hold devices of the type; -1: of any that the job needs.
+    """
     state, job = world.state[0], world.jobs[row]
     rows, costs = np.empty(state.running, np.int64), np.empty(state.running)
     ranks, count = np.zeros(state.running, BOUND), 0
@@ -150,7 +219,7 @@ def eviction_candidates(
             continue
         if victim.priority > job.priority or victim.started_s == now:
             continue
-        if world.hosts[world.places[victim.first_place].host].device_type != device_type:
+        if not holds_type(world, victim, job.device_type_mask if device_type < 0 else 1 << device_type):
             continue
         advance_progress(victim, now)
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
@@ -167,6 +236,17 @@ def eviction_candidates(
     for k in range(count):
         victims[k], their_costs[k] = rows[order[k]], costs[order[k]]
     return victims, their_costs
+
+
+@inlined
+def holds_type(world: World, job: Any, types: int) -> bool:
+    """Whether a running job holds devices of one of these types, one bit each."""
+    if not job.vector:
+        return types >> world.hosts[world.places[job.first_place].host].device_type & 1 == 1
+    held = False
+    for place in places_of(world, job.first_place):
+        held |= types >> world.hosts[place.host].device_type & 1 == 1
+    return held
 
 
 @kernel

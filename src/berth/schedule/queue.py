@@ -12,6 +12,7 @@ from berth.schedule.estimates import learn_duration
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import restore_cost_s
 from berth.schedule.records import Array, EstimateKind, JobStatus, World
+from berth.schedule.scarcity import count_demand
 from berth.schedule.totals import update_totals
 
 _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
@@ -83,7 +84,15 @@ def enqueue(world: World, row: int) -> None:
         state.queue_stop = last + 1
     waiting[low] = row
     jobs[row].state = JobStatus.WAITING
-    world.demands[jobs[row].demand].waiting += 1
+    count_waiting(world, row, 1)
+
+
+@inlined
+def count_waiting(world: World, row: int, more: int) -> None:
+    """Counts a job that joins the queue (1) or leaves it (-1)."""
+    world.demands[world.jobs[row].demand].waiting += more
+    if len(world.shapes) > 0:
+        count_demand(world, row, more)
 
 
 @kernel

@@ -29,6 +29,7 @@ class ReasonCode(IntEnum):
     HELD_FOR_OTHER = 5
     LOOKS_AHEAD = 6
     LINKS_BUSY = 7
+    WAITS_FOR_SHAPE = 8
     NEAREST = 10
     SPREAD = 11
     CHEAPER_THAN_WAITING = 12
@@ -37,6 +38,8 @@ class ReasonCode(IntEnum):
     MOVED_UP = 15
     HELD_FOR_IT = 16
     STEPPED_ASIDE = 17
+    CHOSEN = 18
+    RESHAPED = 19
     OUTRANKED = 20
     MADE_WAY = 21
     HOST_LOST = 22
@@ -102,16 +105,40 @@ class Reason:
     quota: QuotaUse | None = None
 
 
-def explain(job: Any, now: float, tiers: Sequence[str], quota: QuotaUse | None = None) -> Reason:
-    """The reason in a job's record, as a sentence; `quota` is that of its virtual cluster."""
+def explain(
+    job: Any,
+    now: float,
+    tiers: Sequence[str],
+    quota: QuotaUse | None = None,
+    shapes: Sequence[str] = (),
+) -> Reason:
+    """The reason in a job's record, as a sentence; `quota` is that of its virtual cluster, `shapes` name all shapes."""
     code = int(job["reason"])
     holds_out, until, saves = int(job["waits_for_tier"]), float(job["until_s"]), float(job["saves_s"])
     tier = tiers[holds_out] if 0 <= holds_out < len(tiers) else None
     left = until - now if now <= until < float("inf") else None
+    if code == ReasonCode.WAITS_FOR_SHAPE and shapes:
+        return Reason(
+            CODES[code], _waits_for_shape(job, tier, left, saves, shapes), tier, left, saves or None
+        )
     if code != ReasonCode.OVER_QUOTA:
         sentence = _sentence(code, int(job["gpus"]), tier, left, saves)
         return Reason(CODES[code], sentence, tier, left, saves or None)
     return Reason(CODES[code], _over_quota(int(job["gpus"]), quota), quota=quota)
+
+
+def _waits_for_shape(
+    job: Any, tier: str | None, left: float | None, saves: float, shapes: Sequence[str]
+) -> str:
+    """What it could start as now, and what it waits for instead."""
+    waiting = f"waiting {format_seconds(left or 0.0)} for {shapes[int(job['shape'])]} within one {tier}"
+    other = int(job["other_shape"])
+    if other < 0:
+        return f"none of its shapes fits; {waiting} is best"
+    if saves >= _LEAST_GAIN_S:
+        later = format_seconds(saves)
+        return f"it could start now on {shapes[other]}, and would finish {later} later than by {waiting}"
+    return f"it could start now on {shapes[other]}, but others wait for those devices; it is {waiting}"
 
 
 def _over_quota(gpus: int, quota: QuotaUse | None) -> str:
@@ -132,6 +159,10 @@ def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves:
         ReasonCode.HELD_FOR_OTHER: "the devices that would fit are reserved for another job",
         ReasonCode.LOOKS_AHEAD: f"one {tier} should be free in {expected}, and waiting for it is cheaper{gain}",
         ReasonCode.LINKS_BUSY: f"other jobs send too much over the links of the free places within one {tier}",
+        ReasonCode.WAITS_FOR_SHAPE: f"it could start now in another shape, but waiting {expected} for one {tier} "
+        f"is better{gain}",
+        ReasonCode.CHOSEN: f"of its shapes and places this one within one {tier} is best now",
+        ReasonCode.RESHAPED: f"another of its shapes became better, within one {tier}{gain}",
         ReasonCode.NEAREST: f"it fits within one {tier}",
         ReasonCode.SPREAD: f"no nearer place is free, and it does not wait for one: it takes one {tier}",
         ReasonCode.CHEAPER_THAN_WAITING: f"running spread over one {tier} costs less than waiting for a nearer place",

@@ -130,6 +130,14 @@ _LOCALITY = [  # what distance costs it
     ("typical_gpu_s", "f8"),  # service that recent jobs needed; set before `spread` is called
     ("traffic_row", "i4"),  # row of its model and size among the traffic records
 ]
+_SHAPE = [  # of a job with parts or alternatives: see shapes.py
+    ("first_shape", "i4"),  # its shapes are shapes[first_shape : first_shape + shape_count]
+    ("shape_count", "i4"),  # 0: a plain gang
+    ("shape", "i4"),  # the one that this record describes: it runs so, or waits to; -1: a plain gang
+    ("vector", "i4"),  # that shape needs several types, or has parts that are tied to a tier
+    ("other_shape", "i4"),  # while it waits: the shape in which it could start now; -1: none
+    ("reshaped_s", "f8"),  # when a change of its shape was last considered
+]
 _POLICY = [("policy_state", "f8", (STATE_SLOTS,))]  # the fields of the policy's `Job`, written by `update`
 _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py and the numbers behind it
     ("reason", "i4"),
@@ -139,7 +147,17 @@ _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py an
     ("explained_s", "f8"),  # when this was written, for a waiting job
 ]
 JOB = np.dtype(
-    [*_ORDER, *_REQUEST, *_PROGRESS, *_ESTIMATE, *_PLACEMENT, *_LOCALITY, *_POLICY, *_EXPLANATION],
+    [
+        *_ORDER,
+        *_REQUEST,
+        *_PROGRESS,
+        *_ESTIMATE,
+        *_PLACEMENT,
+        *_LOCALITY,
+        *_SHAPE,
+        *_POLICY,
+        *_EXPLANATION,
+    ],
     align=True,
 )
 # how long a job really takes, and how records are linked, is not for policies
@@ -147,6 +165,7 @@ INTERNAL_FIELDS = {
     *("true_remaining_s", "checkpointed_remaining_s", "next_checkpoint_s", "checkpoint_interval_s"),
     *("spread_row", "classes", "trust_class", "median_work_s"),
     "policy_state",  # which policies read by the names that they declare
+    *("first_shape", "shape_count", "shape", "vector", "other_shape", "reshaped_s"),
     *("order_key", "tie_break", "demand", "first_place", "running_index", "in_ending_list", "traffic_row"),
     *(
         "expected_end_s",
@@ -209,7 +228,36 @@ GROUP = np.dtype(  # [tier, group]
     [("start", "i4"), ("stop", "i4"), ("free", "i4", (MAX_DEVICE_TYPES,))], align=True
 )
 
-PLACE = np.dtype([("host", "i4"), ("count", "i4"), ("next", "i4"), ("spare", "i4")], align=True)
+# `part`: of a shape, where the part is tied to a tier; -1: the parts of a shape that are not share its other places
+PLACE = np.dtype(
+    [("host", "i4"), ("count", "i4"), ("next", "i4"), ("spare", "i4"), ("part", "i4")], align=True
+)
+
+SHAPE = np.dtype(  # one way to run a job; jobs with the same alternatives share them
+    [
+        ("need", "i4", (MAX_DEVICE_TYPES,)),
+        ("devices", "i4"),  # of all types
+        ("gpus", "i4"),  # what it is charged for: GPUs, or all devices of a shape without any
+        ("device_type", "i4"),  # the only type it needs; -1: several
+        ("vector", "i4"),
+        ("nearest_tier", "i4"),
+        ("widest_tier", "i4"),
+        ("first_tied", "i4"),  # its tied parts are tied[first_tied : first_tied + tied_count]
+        ("tied_count", "i4"),
+        ("slowdown", "f8", (MAX_TIERS,)),
+        ("unit_s", "f8"),  # seconds per unit of work at the nearest placement
+        ("usd_per_hour", "f8"),
+        ("message_bytes", "f8"),
+        ("traffic_row", "i4"),
+        ("failed", "i8", (MAX_TIERS,)),  # epoch of the last search that found no place
+        ("failed_open", "i8", (MAX_TIERS,)),  # the same with reserved devices counted
+    ],
+    align=True,
+)
+
+TIED = np.dtype(  # a part that must lie within one group of a tier; those of a shape: tightest tier first
+    [("tier", "i4"), ("part", "i4"), ("need", "i4", (MAX_DEVICE_TYPES,))], align=True
+)
 
 DEMAND = np.dtype(  # all jobs of one size
     [
@@ -301,7 +349,8 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("last_reserved", "i8"),  # the last such row of this pass, whether or not it is still reserved
         ("reserved_tier", "i4"),
         ("reserved_group", "i4"),
-        ("reserved_type", "i4"),  # device type
+        ("reserved_type", "i4"),  # device type; -1: several
+        ("reserved_types", "i4"),  # the same, one bit each
         ("reserved_until_s", "f8"),  # when that job is expected to start there
         ("reserved_spare", "i8"),  # devices of the group that it will not need then
         ("reserved_below", "i8"),  # the group is reserved from jobs of a priority below this
@@ -310,6 +359,15 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("next_reorder_s", "f8"),  # no waiting job has waited `reorder_after_s` before
         ("starts", "i8"),
         ("typical_log_gpu_s", "f8"),  # mean logarithm of the service of recently started jobs
+        # how scarce each device type is, for jobs with alternatives: see scarcity.py
+        ("waiting_for", "i8", (MAX_DEVICE_TYPES,)),  # jobs in the queue that would take it, times SHARES
+        ("mean_waiting", "f8", (MAX_DEVICE_TYPES,)),  # the same over time
+        ("price_s", "f8", (MAX_DEVICE_TYPES,)),  # seconds of others' waiting that a device-second costs
+        ("priced_s", "f8"),  # when these were computed
+        ("promised", "i8", (MAX_DEVICE_TYPES,)),  # devices that jobs ahead in this pass wait for
+        ("looked_ahead", "i8"),  # jobs of this pass for which ends of running jobs were looked at
+        ("ends", "i8"),  # rows of `ending` that are in order as of `ends_s`
+        ("ends_s", "f8"),
     ],
     align=True,
 )
@@ -387,6 +445,8 @@ class World(NamedTuple):
     rules: Array  # RULES, one record
     bound: Array  # BOUND, one record
     state: Array  # STATE, one record
+    shapes: Array  # SHAPE, those of a job side by side
+    tied: Array  # TIED
 
 
 @inlined

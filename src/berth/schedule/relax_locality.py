@@ -60,6 +60,7 @@ def start_relaxed(world: World, hooks: Hooks, row: int, rows: Array, open_: bool
     """Starts one job spread, or records what it waits for; `open_`: reserved devices are counted."""
     job = world.jobs[row]
     fixed = job.nearest_tier >= job.widest_tier and not sensitive_to_imbalance(world, job)
+    fixed = fixed or job.shape_count > 1  # place and shape are chosen together: see shape_choice.py
     if job.gpus > world.state[0].free or fixed:
         return False
     device_type, tier, group = find_place_for(world, row, job.widest_tier, open_)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.allocation import take_devices
+from berth.schedule.claims import take_devices
 from berth.schedule.placement import accepts_device_type
 from berth.schedule.progress import advance_progress
 from berth.schedule.records import Array, JobStatus, World, places_of
@@ -50,6 +50,10 @@ def soonest_place(world: World, row: int, tier: int, rows: Array, now: float) ->
 
     Devices reserved for another job are not counted: how long it will run there is unknown.
     """
+    if world.jobs[row].vector:
+        shape = world.shapes[world.jobs[row].shape]
+        when, group = soonest_for_need(world, row, shape.need, tier, rows, now)
+        return when, group, 0, 0
     job, device_types = world.jobs[row], world.state[0].device_types
     free = np.zeros((world.groups.shape[1], device_types), np.int64)  # a gang's devices are all of one type
     best, best_type, best_free = -1, -1, 1 << 30
@@ -97,6 +101,63 @@ def first_to_hold(world: World, row: int, tier: int, rows: Array, idle: Array) -
     return when, best, best_type, free[best, best_type] - job.gpus if best >= 0 else 0
 
 
+@kernel
+def soonest_for_need(
+    world: World, row: int, need: Array, tier: int, rows: Array, now: float
+) -> tuple[float, int]:
+    """(time, group): when and where a tier first has the devices of several types; (inf, -1): never.
+
+    Devices that jobs ahead in this pass wait for (`promised`) must have come free beside.
+    """
+    state, device_types = world.state[0], world.state[0].device_types
+    free = np.zeros((world.groups.shape[1], device_types), np.int64)
+    total = np.zeros(device_types, np.int64)
+    for at in range(len(world.hosts)):
+        host = world.hosts[at]
+        if need[host.device_type] > 0 and not is_reserved_from(world, row, host):
+            free[host.group[tier], host.device_type] += host.free + host.masked
+            total[host.device_type] += host.free + host.masked
+    best = -1
+    for number in range(len(free)):
+        if best < 0 and suffices(free[number], need):
+            best = number
+    if best >= 0 and beside_promised(total, need, state.promised):
+        return now, best
+    for i in range(len(rows)):
+        job = world.jobs[rows[i]]
+        for place in places_of(world, job.first_place):
+            host = world.hosts[place.host]
+            if need[host.device_type] == 0 or host.down or is_reserved_from(world, row, host):
+                continue
+            number = host.group[tier]
+            free[number, host.device_type] += place.count
+            total[host.device_type] += place.count
+            if best < 0 and suffices(free[number], need):
+                best = number
+        if best >= 0 and beside_promised(total, need, state.promised):
+            return job.expected_end_s, best
+    return math.inf, -1
+
+
+@inlined
+def suffices(free: Array, need: Array) -> bool:
+    """Whether free devices by type are enough."""
+    enough = True
+    for device_type in range(len(free)):
+        enough = enough and free[device_type] >= need[device_type]
+    return enough
+
+
+@inlined
+def beside_promised(total: Array, need: Array, promised: Array) -> bool:
+    """Whether free devices by type are enough beside those that other jobs wait for."""
+    enough = True
+    for device_type in range(len(total)):
+        if need[device_type] > 0:
+            enough = enough and total[device_type] >= need[device_type] + promised[device_type]
+    return enough
+
+
 @inlined
 def usable(world: World, row: int, host: Any) -> bool:
     """Whether a job accepts a host's devices and they are not reserved from it."""
@@ -116,7 +177,7 @@ def is_reserved_from(world: World, row: int, host: Any) -> bool:
     if state.reserved_for < 0 or state.reserved_for == row or outranks_reservation(world, row):
         return False
     reserved = host.group[state.reserved_tier] == state.reserved_group
-    return reserved and host.device_type == state.reserved_type
+    return reserved and state.reserved_types >> host.device_type & 1 == 1
 
 
 @inlined
@@ -136,10 +197,15 @@ def available_to_some(world: World) -> int:
 def reserve(
     world: World, row: int, tier: int, group: int, device_type: int, until_s: float, spare: int, below: int
 ) -> None:
-    """Reserves a group's devices of one type from other jobs of a priority below this; EVERY_JOB: from all others."""
-    state = world.state[0]
+    """Reserves a group's devices of one type from other jobs of a priority below this; EVERY_JOB: from all others.
+
+    For a job with parts all types that it needs are reserved.
+    """
+    state, job = world.state[0], world.jobs[row]
     state.reserved_for, state.last_reserved = row, row
-    state.reserved_tier, state.reserved_group, state.reserved_type = tier, group, device_type
+    state.reserved_tier, state.reserved_group = tier, group
+    state.reserved_type = job.device_type if job.vector else device_type
+    state.reserved_types = job.device_type_mask if job.vector else 1 << device_type
     state.reserved_until_s, state.reserved_spare, state.reserved_below = until_s, spare, below
     set_mask(world, True)
 
@@ -175,7 +241,7 @@ def set_mask(world: World, masked: bool) -> None:
     group = world.groups[state.reserved_tier, state.reserved_group]
     for at in range(group.start, group.stop):
         host = world.hosts[at]
-        if host.device_type == state.reserved_type:
+        if state.reserved_types >> host.device_type & 1:
             devices = host.free if masked else -host.masked
             take_devices(world, at, devices)
             host.masked += devices

@@ -24,6 +24,8 @@ from berth.schedule.reservation import (
     reserve_soonest,
 )
 from berth.schedule.rules import Blocked, Preempt
+from berth.schedule.shape_choice import begin_choices, choose
+from berth.schedule.shapes import has_devices
 from berth.schedule.totals import update_totals
 
 
@@ -74,6 +76,7 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
     """
     waiting, state, by_order = world.waiting, world.state[0], world.rules[0].preempt == Preempt.BY_ORDER
     state.search_epoch += 1
+    begin_choices(world, now)
     wake, i = math.inf, state.queue_start
     smallest = smallest_demand(world)
     priority, considered = EVERY_JOB, state.queue_start
@@ -116,6 +119,8 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
 @inlined
 def start_in_order(world: World, row: int, allowed_tier: int, now: float) -> bool:
     """Starts a job if there is a place for it that is not reserved for another."""
+    if world.jobs[row].shape_count > 1:
+        return start_chosen(world, row, now)
     rules = world.rules[0]
     own = world.state[0].reserved_for == row
     open_reservation(world, own)
@@ -129,6 +134,18 @@ def start_in_order(world: World, row: int, allowed_tier: int, now: float) -> boo
         start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
     close_reservation(world, own, row, started)
     return started
+
+
+@kernel
+def start_chosen(world: World, row: int, now: float) -> bool:
+    """Starts a job in the shape and place that are best for all, unless waiting for another is."""
+    own = world.state[0].reserved_for == row
+    open_reservation(world, own)
+    tier, group = choose(world, row, own, now)
+    if tier >= 0:
+        start_job(world, row, world.jobs[row].device_type, tier, group, now, ReasonCode.CHOSEN)
+    close_reservation(world, own, row, tier >= 0)
+    return tier >= 0
 
 
 @kernel
@@ -215,6 +232,8 @@ def imbalance_slowdown_in(world: World, row: int, device_type: int, group: int) 
 def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None:
     """Records why a job waits, with the numbers behind it."""
     job, state = world.jobs[row], world.state[0]
+    if job.other_shape >= 0 and job.explained_s == state.now:
+        return  # shape_choice.py has said what it waits for
     job.waits_for_tier, job.until_s, job.explained_s = allowed_tier, wake, state.now
     wider = min(allowed_tier + 1, job.widest_tier)
     job.saves_s = job.estimated_remaining_s * (job.slowdown[wider] - job.slowdown[allowed_tier])
@@ -227,6 +246,9 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
         job.reason = ReasonCode.HELD_FOR_OTHER
     elif world.rules[0].link_ratio < math.inf and nearest_place(world, row, allowed_tier)[0] >= 0:
         job.reason = ReasonCode.LINKS_BUSY
+    elif job.vector:
+        enough = has_devices(world.groups[top, 0].free, world.shapes[job.shape].need)
+        job.reason = ReasonCode.TOO_SPREAD if enough else ReasonCode.NO_ROOM
     elif most_free(world, job) >= job.gpus or (reserved and free_with_reserved(world, row, top) >= job.gpus):
         job.reason = ReasonCode.TOO_SPREAD
     else:
@@ -237,7 +259,7 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
 def free_with_reserved(world: World, row: int, tier: int) -> int:
     """Free devices of the reserved type, reserved ones included, in that group of a tier around them with most."""
     state = world.state[0]
-    if not accepts_device_type(world.jobs[row], state.reserved_type):
+    if state.reserved_type < 0 or not accepts_device_type(world.jobs[row], state.reserved_type):
         return 0
     reserved = world.groups[state.reserved_tier, state.reserved_group]
     best, last, free = 0, -1, 0

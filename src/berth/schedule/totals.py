@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.records import World
+from berth.schedule.records import World, places_of
 
 
 @inlined
@@ -22,7 +22,11 @@ def charge_user(world: World, row: int, gpus: int, now: float) -> None:
         user.gpu_s += user.gpus * (now - user.updated_s)
         user.updated_s = now
     user.gpus += gpus
-    user.devices[world.hosts[world.places[job.first_place].host].device_type] += gpus
+    if job.vector:
+        for place in places_of(world, job.first_place):
+            user.devices[world.hosts[place.host].device_type] += place.count if gpus > 0 else -place.count
+    else:
+        user.devices[world.hosts[world.places[job.first_place].host].device_type] += gpus
 
 
 @inlined

@@ -29,6 +29,7 @@ from berth.schedule.records import (
     World,
 )
 from berth.schedule.rules import rules_record
+from berth.schedule.shape_table import ShapeTable, fewest_devices
 
 
 def new_jobs(count: int) -> Array:
@@ -37,6 +38,7 @@ def new_jobs(count: int) -> Array:
     jobs["id"] = np.arange(count)
     for name in ("device_type", "device_type_mask", "quota", "running_index", "first_place", "tier"):
         jobs[name] = -1
+    jobs["shape"] = jobs["other_shape"] = -1
     for name in (
         "estimate_error",
         "speed",
@@ -63,11 +65,13 @@ def new_world(
     eviction_s: float = 40.0,
     eviction_large_s: float = 60.0,
     quotas: Sequence[int] = (),
+    shapes: ShapeTable | None = None,
 ) -> World:
     """A world in which nothing runs; `eviction_s` is what moving a gang costs where the policy does not say."""
     check_limits(cluster)
     hosts, groups = _places(cluster)
-    sizes, jobs["demand"] = np.unique(jobs["gpus"], return_inverse=True)
+    shapes = shapes or ShapeTable()
+    sizes, jobs["demand"] = np.unique(fewest_devices(jobs, shapes.shapes), return_inverse=True)
     demands = np.zeros(len(sizes), DEMAND)
     demands["gpus"] = sizes
     wait_stats = np.zeros((max(1, len(sizes)), MAX_TIERS), WAIT_STATS)
@@ -111,6 +115,8 @@ def new_world(
         rules=rules,
         bound=np.zeros(1, BOUND),
         state=state,
+        shapes=shapes.shapes,
+        tied=shapes.tied,
     )
 
 

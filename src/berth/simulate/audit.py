@@ -3,7 +3,8 @@
     report = audit(simulate(trace, cluster, policy, Setting(log=True)))
     assert not report.violations
 
-What must always hold: no device is held twice; a gang starts whole, of one type; at most one attempt of a job
+What must always hold: no device is held twice; a gang starts whole, of one type, or in every part of one of its
+shapes; at most one attempt of a job
 lives; every job that can run finishes once, or is named among those that never can; machines that are down get
 nothing, and a virtual cluster no more than its quota; the tiers and the reasons stated are true;
 device-seconds, waits and work add up, and at the end every device that no job holds is free.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -121,6 +123,8 @@ class _Speeds:
 
     def alone(self, row: int, attempt: Attempt) -> float:
         """Seconds of work per second."""
+        if attempt.shape is not None:
+            return self._in_shape(row, attempt)
         kind, record = self._kinds[attempt.device], self._jobs.records[row]
         traffic = self._jobs.traffic[int(record["traffic_row"]) + kind]
         if self._network == NetworkMode.OFF or record["gpus"] == 1:
@@ -133,6 +137,16 @@ class _Speeds:
             seconds = iteration_s(sent, Placement.of_counts(counts), self._fabric, self._network)
             self._known[key] = float(traffic["near_s"]) / seconds
         return self._known[key]
+
+    def _in_shape(self, row: int, attempt: Attempt) -> float:
+        """Seconds of work of the shape that the job ran in last, per second."""
+        record, table = self._jobs.records[row], self._jobs.shapes
+        first = int(record["first_shape"])
+        names = [one.shape.name for one in table.bound[first : first + int(record["shape_count"])]]
+        shape = table.shapes[first + names.index(str(attempt.shape))]
+        return float(
+            table.shapes[record["shape"]]["unit_s"] / shape["unit_s"] / shape["slowdown"][attempt.tier]
+        )
 
 
 @dataclass(slots=True)
@@ -158,17 +172,17 @@ class _Reader:
         self._same("attempts", "evictions", float(record["evictions"]), float(counts.count("evicted")))
         self._same("attempts", "moves", float(record["moves"]), float(counts.count("moved")))
         self._same("device-seconds", "ran", record["ran_s"], sum(map(_span, attempts)))
-        self._same(
-            "device-seconds", "attained", record["attained_gpu_s"], sum(map(_span, attempts)) * story.gpus
-        )
+        self._same("device-seconds", "attained", record["attained_gpu_s"], sum(map(_gpu_s, attempts)))
         self._same("waits", "waited", record["waited_s"], story.waited_s)
         self._same("waits", "first start", record["first_start_s"], attempts[0].start_s if attempts else -1.0)
         self._same("waits", "end", record["end_s"], max(0.0, story.finished_s))
         for tier, attained in enumerate(self.account["tier_gpu_s"]):
-            spans = sum(_span(attempt) for attempt in attempts if attempt.tier == tier)
-            self._same("device-seconds", f"at level {tier}", attained, spans * story.gpus)
+            spans = sum(_gpu_s(attempt) for attempt in attempts if attempt.tier == tier)
+            self._same("device-seconds", f"at level {tier}", attained, spans)
+        reshapes = sum(one.shape != two.shape for one, two in pairwise(attempts))
+        self._same("attempts", "changes of shape", float(self.account["reshapes"]), float(reshapes))
         widest = int(record["widest_tier"])
-        if any(attempt.tier > widest for attempt in attempts):
+        if not story.shapes and any(attempt.tier > widest for attempt in attempts):
             self._wrong("tier", f"it was spread farther than level {widest}, which its user does not allow")
 
     def conserve_work(self, setting: Setting, speeds: list[float]) -> None:
@@ -177,26 +191,26 @@ class _Reader:
         `speeds` are those of its attempts while no other job sends: on shared links a bound, else exact.
         """
         story, record = self.story, self.record
-        restore_s = setting.eviction_s if story.gpus <= SMALL_GANG else setting.eviction_large_s
-        worked_s, restoring_s, most, lost_s, doubtful_s, most_redone = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
+        worked_s, lost, most, doubtful, most_redone = 0.0, 0.0, 0.0, 0.0, 0.0
         for number, (attempt, speed) in enumerate(zip(story.attempts, speeds, strict=True)):
+            restore_s = setting.eviction_s if attempt.gpus <= SMALL_GANG else setting.eviction_large_s
             restored_s = min(_span(attempt), restore_s) if number else 0.0
             done_s = _span(attempt) - restored_s
-            worked_s, restoring_s, most = worked_s + done_s, restoring_s + restored_s, most + done_s * speed
+            worked_s, most = worked_s + done_s, most + done_s * speed
+            lost += restored_s * attempt.gpus
             if attempt.reason == "host-lost" and attempt.ended_by == "evicted":
                 since_s, either_s = _since_checkpoint(done_s, setting.checkpoint_s)
-                lost_s, doubtful_s = lost_s + since_s, doubtful_s + either_s
+                lost, doubtful = lost + since_s * attempt.gpus, doubtful + either_s * attempt.gpus
                 most_redone += (since_s + either_s) * speed
         redone = float(self.account["redone_s"])
         total = float(record["work_s"]) + redone
         self._within("work", "done", total, most if setting.network != "on" else 0.0, most)
-        exact = setting.network != "on" and doubtful_s == 0.0
+        exact = setting.network != "on" and doubtful == 0.0
         self._within("work", "done again", redone, most_redone if exact else 0.0, most_redone)
-        lost = (restoring_s + lost_s) * story.gpus
-        self._within(
-            "device-seconds", "lost", self.account["lost_gpu_s"], lost, lost + doubtful_s * story.gpus
-        )
-        if len({attempt.device for attempt in story.attempts}) == 1:  # else `compute` is that of the last
+        self._within("device-seconds", "lost", self.account["lost_gpu_s"], lost, lost + doubtful)
+        if (
+            len({(one.device, one.shape) for one in story.attempts}) == 1
+        ):  # else `compute` is that of the last
             exposed = (worked_s - total * float(record["compute_share"])) * story.gpus
             self._same("device-seconds", "exposed", self.account["exposed_comm_gpu_s"], exposed)
 
@@ -215,6 +229,10 @@ class _Reader:
 
 def _span(attempt: Attempt) -> float:
     return attempt.end_s - attempt.start_s
+
+
+def _gpu_s(attempt: Attempt) -> float:
+    return _span(attempt) * attempt.gpus
 
 
 def _since_checkpoint(done_s: float, checkpoint_s: float) -> tuple[float, float]:

@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 from berth.native.kernels import entry, inlined, kernel
-from berth.schedule.allocation import release, requeue, take_devices
+from berth.schedule.allocation import release, requeue
+from berth.schedule.claims import take_devices
 from berth.schedule.decide import Phases, decide
 from berth.schedule.estimates import record_duration, refresh_remaining
 from berth.schedule.policy import Hooks
@@ -139,6 +140,8 @@ def start_attempt(
 ) -> None:
     """Starts the clock of a gang that has its place: after restoring, if it ran before."""
     job, account, clock = world.jobs[row], engine.accounts[row], engine.clock[0]
+    if job.shape != account.shape:
+        enter_shape(world, job, account)
     account.lost_gpu_s += begin_attempt(world, row, now) * job.gpus
     account.accounted_remaining_s = job.true_remaining_s
     job.checkpoint_interval_s = clock.checkpoint_s
@@ -150,6 +153,15 @@ def start_attempt(
         speed.enter(world, engine, net, row, now)
     account.finish_s = finish_time_of(job, now)
     insert(engine, row)
+
+
+@kernel
+def enter_shape(world: World, job: Any, account: Any) -> None:
+    """Notes the shape in which an attempt begins; what was done again is counted in its seconds from now on."""
+    if account.shape >= 0:
+        account.redone_s *= world.shapes[job.shape].unit_s / world.shapes[account.shape].unit_s
+        account.reshapes += 1
+    account.shape = job.shape
 
 
 @inlined
@@ -165,9 +177,14 @@ def end_attempt(
 ) -> None:
     """Stops the clock of a gang that ran at a tier since `started_s`; its progress is up to date."""
     job, account = world.jobs[row], engine.accounts[row]
-    account_exposed_comm(job, account)
-    account.tier_gpu_s[tier] += (now - started_s) * job.gpus
-    account.lost_gpu_s -= max(0.0, job.restored_at_s - now) * job.gpus  # it had not finished restoring
+    gpus, unit = job.gpus, 1.0
+    if job.shape >= 0:  # a job that changes its shape is already described by the new one
+        was = world.shapes[account.shape]
+        gpus, unit = was.gpus, was.unit_s / world.shapes[job.shape].unit_s
+        account.usd += (now - started_s) / 3600.0 * was.usd_per_hour
+    account_exposed_comm(job, account, gpus, unit)
+    account.tier_gpu_s[tier] += (now - started_s) * gpus
+    account.lost_gpu_s -= max(0.0, job.restored_at_s - now) * gpus  # it had not finished restoring
     remove(engine, row)
     if net.flows.volume[row] > 0.0:
         speed.depart(world, engine, net, row, now)

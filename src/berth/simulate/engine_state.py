@@ -56,6 +56,9 @@ ACCOUNT = np.dtype(  # one per job
         ("lost_gpu_s", "f8"),  # spent on restoring, and on work that was lost with a machine
         ("redone_s", "f8"),  # work that was lost with a machine and done again
         ("tier_gpu_s", "f8", (MAX_TIERS,)),  # service at each tier
+        ("shape", "i4"),  # that it runs in, or ran in last; -1: none yet
+        ("reshapes", "i4"),  # attempts in another shape than the one before
+        ("usd", "f8"),  # price of the devices it held, where it has shapes
     ],
     align=True,
 )
@@ -86,12 +89,13 @@ LOG = np.dtype(
         ("gpus", "i4"),
         ("places", "i8"),  # first of its entries in the list of places
         ("count", "i4"),
+        ("shape", "i4"),  # -1: a plain gang
         ("until", "f8"),
         ("saves", "f8"),
     ],
     align=True,
 )
-LOG_PLACE = np.dtype([("machine", "i4"), ("device_type", "i4"), ("gpus", "i4")], align=True)
+LOG_PLACE = np.dtype([("machine", "i4"), ("device_type", "i4"), ("gpus", "i4"), ("part", "i4")], align=True)
 
 CLOCK = np.dtype(
     [
@@ -141,6 +145,6 @@ class Net(NamedTuple):
 def new_accounts(jobs: Array) -> Array:
     """Accounts of jobs that have not started."""
     accounts = np.zeros(len(jobs), ACCOUNT)
-    accounts["heap_index"] = -1
+    accounts["heap_index"] = accounts["shape"] = -1
     accounts["accounted_remaining_s"] = jobs["true_remaining_s"]
     return accounts

@@ -38,7 +38,12 @@ SCHEMA: dict[str, pl.DataType] = {
     "places": pl.List(pl.String()),  # of a start and a move
     "until_s": pl.Float64(),
     "saves_s": pl.Float64(),
+    "shape": pl.String(),  # of a job with alternatives; null for a plain gang
+    "types": pl.List(
+        pl.String()
+    ),  # of each place, where a shape has several: its device type, and @N in a tied part
 }
+_OF_SHAPES = ("shape", "types")  # null in all rows of a run of plain gangs, and then not in its digest
 
 
 def event_frame(run: Run) -> pl.DataFrame:
@@ -62,6 +67,8 @@ def event_frame(run: Run) -> pl.DataFrame:
         "places": _places(log, run.log_places, machines),
         "until_s": pl.Series(log["until"]),
         "saves_s": pl.Series(log["saves"]),
+        "shape": _picked(pl.Series(run.jobs.shapes.names, dtype=pl.String), log["shape"], log["shape"] >= 0),
+        "types": _types(run, devices),
     }
     return pl.DataFrame(columns, schema=SCHEMA)
 
@@ -102,6 +109,8 @@ def read_events(path: str | Path) -> pl.DataFrame:
         frame = pl.read_parquet(path)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError("is not a log of events", where=str(path), hint=str(error).split("\n")[0]) from error
+    if "shape" not in frame.columns:  # written before jobs had shapes
+        frame = frame.with_columns(pl.lit(None, SCHEMA[name]).alias(name) for name in _OF_SHAPES)
     if dict(frame.schema) != SCHEMA:
         raise InputError("is not a log of events", where=str(path), hint=f"columns: {', '.join(SCHEMA)}")
     return frame
@@ -112,6 +121,8 @@ def digest(frame: pl.DataFrame) -> str:
     total = hashlib.sha256()
     for name in SCHEMA:
         column = frame[name]
+        if name in _OF_SHAPES and column.null_count() == len(column):
+            continue
         if column.dtype == pl.List(pl.String):
             column = column.list.join(",")
         if column.dtype == pl.String:
@@ -144,13 +155,28 @@ def _first_device_type(log: Array, places: Array) -> Array:
 
 def _places(log: Array, places: Array, machines: pl.Series) -> pl.Series:
     """Per event, in the cluster's order of machines."""
+    text = machines.gather(places["machine"]) + ":" + pl.Series(places["gpus"]).cast(pl.String)
+    return _per_event(log, places, text)
+
+
+def _types(run: Run, devices: pl.Series) -> pl.Series:
+    """Device type and tied part of each place, in the same order; null for attempts without several types or ties."""
+    log, places = run.log, run.log_places
+    vector = np.append(run.world.shapes["vector"], 0)[log["shape"]] > 0
+    if not vector.any():
+        return pl.Series([None] * len(log), dtype=pl.List(pl.String))
+    part = pl.Series(places["part"])
+    tied = pl.select(pl.when(part >= 0).then("@" + part.cast(pl.String)).otherwise(pl.lit(""))).to_series()
+    found = _per_event(log, places, devices.gather(places["device_type"]) + tied)
+    return pl.select(pl.when(pl.Series(vector)).then(found)).to_series()
+
+
+def _per_event(log: Array, places: Array, text: pl.Series) -> pl.Series:
     texts = pl.DataFrame(
-        {
-            "event": np.repeat(np.arange(len(log)), log["count"]),
-            "machine": places["machine"],
-            "text": machines.gather(places["machine"]) + ":" + pl.Series(places["gpus"]).cast(pl.String),
-        }
+        {"event": np.repeat(np.arange(len(log)), log["count"]), "machine": places["machine"], "text": text}
     )
-    lists = texts.sort("event", "machine").group_by("event", maintain_order=True).agg("text")
+    lists = (
+        texts.sort("event", "machine", maintain_order=True).group_by("event", maintain_order=True).agg("text")
+    )
     every = pl.DataFrame({"event": np.arange(len(log))})
     return every.join(lists, on="event", how="left", maintain_order="left")["text"]

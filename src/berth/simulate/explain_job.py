@@ -182,20 +182,19 @@ class _Watch:
                 return max(1, int(inside) // _LOOKS)
         return 1 << 40
 
-    def because(
-        self, begin: float, end: float, tiers: Sequence[str], last: float | None = None
-    ) -> tuple[Because, ...]:
+    def because(self, begin: float, end: float, run: Run, last: float | None = None) -> tuple[Because, ...]:
         """The reasons that held within a wait, longest first, each as it was when it first applied.
 
         Of a wait without end, those up to `last`.
         """
+        tiers, shapes = [tier.name for tier in run.cluster.tiers], run.jobs.shapes.names
         looks = [look for look in self.looks if begin <= look[0] < end]
         total: dict[int, float] = {}
         first: dict[int, Reason] = {}
         stops = [time for time, _, _ in looks[1:]] + [end if last is None else last]
         for (time, record, quota), stop in zip(looks, stops, strict=False):
             code = int(record["reason"])
-            first.setdefault(code, explain(record, time, tiers, quota))
+            first.setdefault(code, explain(record, time, tiers, quota, shapes))
             total[code] = total.get(code, 0.0) + stop - time
         found = [Because(first[code], seconds) for code, seconds in total.items() if seconds > 0 or last]
         return tuple(sorted(found, key=lambda one: -one.seconds))
@@ -212,7 +211,7 @@ def _chapters(run: Run, tried: Attempts, trace: Trace, row: int, watch: _Watch) 
             since = time
             continue
         if what == Event.STARTED and time > since:
-            because = watch.because(since, time, tiers)
+            because = watch.because(since, time, run)
             chapters.append(Chapter(since, "waited", seconds=time - since, because=because))
         if what in (Event.STARTED, Event.MOVED):
             attempt += 1
@@ -222,7 +221,7 @@ def _chapters(run: Run, tried: Attempts, trace: Trace, row: int, watch: _Watch) 
         since = time
     if run.records[row]["state"] == JobStatus.WAITING:
         now = float(run.clock[0]["now"])
-        because = watch.because(since, math.inf, tiers, now)
+        because = watch.because(since, math.inf, run, now)
         chapters.append(Chapter(since, "never started", seconds=now - since, because=because))
     return chapters
 
@@ -236,7 +235,7 @@ def _start(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int, tiers: 
     return Chapter(
         float(entry["time"]),
         Event(entry["what"]).name.lower(),
-        _reason_of(entry, tiers).sentence,
+        _as_shape(run, entry) + _reason_of(entry, tiers).sentence,
         places=tuple(zip(names, (int(count) for count in gpus), strict=True)),
         tier=tiers[int(entry["tier"])],
         slowdown=_slowdown(run, tried, at),
@@ -245,10 +244,18 @@ def _start(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int, tiers: 
     )
 
 
+def _as_shape(run: Run, entry: Any) -> str:
+    """The shape of an attempt, for a job that has several."""
+    several = run.records[int(entry["job"])]["shape_count"] > 1
+    return f"as {run.jobs.shapes.names[int(entry['shape'])]}: " if several else ""
+
+
 def _slowdown(run: Run, tried: Attempts, at: int) -> float:
     """How many times longer an iteration takes on these machines, alone, than at the nearest place."""
     row, network = int(tried.job[at]), NETWORKS[run.setting.network]
     record, (machines, gpus) = run.records[row], machines_of(run, tried, at)
+    if record["shape"] >= 0:
+        return float(run.world.shapes[int(tried.shape[at])]["slowdown"][int(tried.tier[at])])
     if network == NetworkMode.OFF or record["gpus"] == 1:
         return 1.0
     kind = int(run.log_places[tried.places[at]]["device_type"])

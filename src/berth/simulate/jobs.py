@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.cluster.gpus import usable_types
 from berth.cluster.memo import per_cluster
 from berth.cluster.model import Cluster
 from berth.network._flow_kernels import RING, TREE
@@ -18,13 +19,16 @@ from berth.network.placement import Placement
 from berth.network.spread import realise, spreads, usable_devices
 from berth.network.traffic import Traffic
 from berth.schedule.records import MAX_TIERS, Array, JobStatus
+from berth.schedule.shape_table import ShapeTable, fewest_gpus, write_offer
 from berth.schedule.world import new_jobs
 from berth.simulate.engine_state import TRAFFIC, NetworkMode
 from berth.simulate.knowledge import Estimates, set_knowledge
 from berth.simulate.quotas import charge_jobs
+from berth.workload.binding import BoundShape, bind_fitting, device_index
 from berth.workload.mix import Mix
 from berth.workload.profile import JobProfile
 from berth.workload.profiles import load_profile
+from berth.workload.shapes import Offer
 from berth.workload.streams import uniforms
 from berth.workload.trace import Trace
 
@@ -39,6 +43,7 @@ class Jobs:
     modelled: int  # jobs whose model was drawn from the mix
     too_large: tuple[str, ...]  # ids of jobs that the cluster can never hold
     over_quota: tuple[str, ...] = ()  # ids of jobs larger than the quota of their virtual cluster
+    shapes: ShapeTable = field(default_factory=ShapeTable)  # of jobs with alternatives
 
 
 def read_jobs(
@@ -70,17 +75,20 @@ def read_jobs(
     records["user"] = [users.setdefault(name, len(users)) for name in trace.frame["user"].to_list()]
     set_knowledge(records, trace, estimates, preemptible, seed)
     too_large = _floors(records, cluster, trace)
-    over_quota = charge_jobs(records, trace, quotas or {})
     models, drawn = draw_models(trace, mix, seed)
     traffic = describe_models(records, models, cluster, fabric, network)
-    return Jobs(records, traffic, models, drawn, too_large, over_quota)
+    if len(usable_types(cluster)) < len(cluster.device_types):  # plain gangs ask for GPUs
+        records["device_type_mask"] = sum(1 << index for index in usable_types(cluster))
+    shapes = describe_offers(records, trace, cluster, network)
+    over_quota = charge_jobs(records, trace, quotas or {}, fewest_gpus(records, shapes.shapes))
+    return Jobs(records, traffic, models, drawn, too_large, over_quota, shapes)
 
 
 def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
     """Writes the nearest tier of each job; refuses those that fit in none, and returns their ids."""
-    for gpus in np.unique(records["gpus"]):
+    for gpus in np.unique(records["gpus"]).tolist():
         rows = records["gpus"] == gpus
-        floor = nearest_tier(cluster, int(gpus))
+        floor = nearest_tier(cluster, gpus)
         if floor is None:
             records["state"][rows] = JobStatus.REFUSED
         else:
@@ -91,7 +99,18 @@ def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
 def too_large(trace: Trace, cluster: Cluster) -> tuple[str, ...]:
     """Ids of jobs that the cluster can never hold."""
     sizes = [gpus for gpus in np.unique(trace.num_gpu) if nearest_tier(cluster, int(gpus)) is None]
-    return tuple(trace.job_ids[row] for row in np.flatnonzero(np.isin(trace.num_gpu, sizes)))
+    ids = [trace.job_ids[row] for row in np.flatnonzero(np.isin(trace.num_gpu, sizes))]
+    if not trace.offers:
+        return tuple(ids)
+    plain = [job for job in ids if job not in trace.offers]
+    return (
+        *plain,
+        *(
+            job
+            for job in trace.job_ids
+            if job in trace.offers and not bound_offer(cluster, trace.offers[job])
+        ),
+    )
 
 
 @per_cluster
@@ -99,10 +118,43 @@ def nearest_tier(cluster: Cluster, gpus: int) -> int | None:
     """The nearest tier with a group that holds `gpus` devices of one type; None: no group does."""
     for level in range(len(cluster.tiers)):
         group_of_device = cluster.groups[level][cluster.device_machine]
-        for kind in range(len(cluster.device_types)):
+        for kind in usable_types(cluster):
             if np.bincount(group_of_device[cluster.device_type == kind]).max(initial=0) >= gpus:
                 return level
     return None
+
+
+@per_cluster
+def bound_offer(cluster: Cluster, offer: Offer) -> tuple[BoundShape, ...]:
+    """The shapes of an offer that the cluster can hold."""
+    return bind_fitting(offer, cluster)
+
+
+def device_types_of(trace: Trace, cluster: Cluster) -> frozenset[str]:
+    """Names of the cluster's device types that jobs with alternatives ask for."""
+    names = {
+        name for offer in trace.offers.values() for shape in offer.alternatives for name in shape.devices
+    }
+    found = (device_index(cluster, name) for name in names)
+    return frozenset(cluster.device_types[index].name for index in found if index is not None)
+
+
+def describe_offers(records: Array, trace: Trace, cluster: Cluster, network: int) -> ShapeTable:
+    """Writes the first shape of each job that has alternatives into its record; refuses those that never fit."""
+    table = ShapeTable()
+    if not trace.offers:
+        return table
+    for row, job in enumerate(trace.job_ids):
+        if (offer := trace.offers.get(job)) is None:
+            continue
+        bound = bound_offer(cluster, offer)
+        records[row]["state"] = JobStatus.FUTURE if bound else JobStatus.REFUSED
+        if bound:
+            write_offer(records[row], table, offer, bound, cluster)
+    if network == NetworkMode.OFF:
+        table.shapes["slowdown"] = 1.0
+        records["slowdown"] = 1.0
+    return table
 
 
 def draw_models(trace: Trace, mix: Mix, seed: int) -> tuple[NDArray[np.object_], int]:
@@ -139,10 +191,11 @@ def describe_models(
         skew[number] = profile.skew
         if nearest_tier(cluster, gpus) is None:
             continue
-        for kind, device in enumerate(cluster.device_types):
-            traffic = profile.traffic(device)
+        first, *_ = usable = usable_types(cluster)
+        for kind in usable:
+            traffic = profile.traffic(cluster.device_types[kind])
             near_s, slow_by_tier = _by_tier(traffic, gpus, cluster, fabric, network)
-            if kind == 0:
+            if kind == first:
                 reference_s = near_s
                 compute[number], slow[number] = traffic.compute_s / near_s, slow_by_tier
                 if network != NetworkMode.OFF:
@@ -232,8 +285,8 @@ def best_placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
     It is the same for every model, so looked for once.
     """
     found: dict[int, Placement] = {}
-    for kind in cluster.device_types:
-        usable = usable_devices(cluster, kind.name)
+    for kind in usable_types(cluster):
+        usable = usable_devices(cluster, cluster.device_types[kind].name)
         if usable.sum() < gpus:
             continue
         for spread in spreads(cluster, gpus, usable):

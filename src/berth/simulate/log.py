@@ -36,16 +36,17 @@ def write(world: World, engine: EngineState, what: int, row: int, reason: int, n
     clock.log += 1
     entry.time, entry.job, entry.what = now, row, what
     entry.tier, entry.reason, entry.gpus, entry.places, entry.count = -1, 0, 0, clock.log_places, 0
-    entry.until, entry.saves = 0.0, 0.0
+    entry.until, entry.saves, entry.shape = 0.0, 0.0, -1
     if row < 0:
         return
     job = world.jobs[row]
     entry.tier, entry.reason, entry.gpus = -1 if what == Event.EVICTED else job.tier, reason, job.gpus
-    entry.until, entry.saves = job.until_s, job.saves_s
+    entry.until, entry.saves, entry.shape = job.until_s, job.saves_s, job.shape
     if what in (Event.STARTED, Event.MOVED):
         for place in places_of(world, job.first_place):
             host = world.hosts[place.host]
             logged = engine.log_places[clock.log_places]
             logged.machine, logged.device_type, logged.gpus = host.machine, host.device_type, place.count
+            logged.part = place.part
             clock.log_places += 1
             entry.count += 1

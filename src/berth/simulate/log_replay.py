@@ -13,11 +13,14 @@ from typing import Any
 
 import polars as pl
 
+from berth.cluster.gpus import usable_types
 from berth.cluster.model import Cluster
+from berth.workload.binding import BoundShape, bind_fitting
 from berth.workload.trace import Trace
 
 _NEAREST = ("nearest", "made-room", "held-for-it")
 _FARTHER = ("spread", "cheaper-than-waiting")
+_CHOSEN = "chosen"  # among alternatives
 _LOST_ITS_PLACE = ("outranked", "made-way", "host-lost")
 
 
@@ -42,6 +45,9 @@ class Attempt:
     tier: int
     device: str
     places: dict[str, int]
+    gpus: int = 0  # that it is charged for
+    shape: str | None = None
+    held: dict[tuple[str, str], int] = field(default_factory=dict)  # by machine and device type
     end_s: float = -1.0
     ended_by: str = ""
     reason: str = ""  # why it ended, where it did not finish
@@ -59,6 +65,11 @@ class Story:
     waited_s: float = 0.0
     attempts: list[Attempt] = field(default_factory=list)
     runs: bool = False
+    shapes: dict[str, BoundShape] = field(default_factory=dict)  # by name; none: a plain gang
+
+    def take(self, shape: BoundShape, gpus: int) -> None:
+        """From now on the job is in this shape."""
+        self.gpus, self.floor = gpus, shape.nearest_tier
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +104,12 @@ class LogReplay:
             job: Story(gpus, floors[gpus] if gpus <= self._allowed(job, gpus) else None)
             for job, gpus in zip(trace.job_ids, trace.num_gpu.tolist(), strict=True)
         }
+        self._usable = [cluster.device_types[kind].name for kind in usable_types(cluster)]
+        for job, offer in trace.offers.items():
+            self.stories[job].shapes = {one.shape.name: one for one in bind_fitting(offer, cluster)}
+            fewest = min(map(self._gpus_of, self.stories[job].shapes.values()), default=1 << 40)
+            fits = fewest <= self._allowed(job, fewest) and self.stories[job].shapes
+            self.stories[job].floor = 0 if fits else None
         self._charged: Counter[str] = Counter()  # devices held by virtual cluster
         self._submitted = dict(zip(trace.job_ids, trace.submit_s.tolist(), strict=True))
         self._used: Counter[tuple[str, str]] = Counter()
@@ -142,6 +159,8 @@ class LogReplay:
     def _has_room(self, job: str) -> bool:
         """Whether machines that are up have enough free devices for a job within its nearest tier."""
         story, free = self.stories[job], Counter[tuple[int, str]]()
+        if story.shapes:
+            return any(self._shape_has_room(job, shape) for shape in story.shapes.values())
         for (name, device), size in self._size.items():
             if not self._failed[name] and not self._drained[name]:
                 group = int(self.cluster.groups[story.floor or 0][self._machines[name]])
@@ -149,6 +168,24 @@ class LogReplay:
         charged = self._charged[self._vc[job]] if job in self._vc else 0
         within = charged + story.gpus <= self._allowed(job, charged + story.gpus)
         return within and max(free.values(), default=0) >= story.gpus
+
+    def _shape_has_room(self, job: str, shape: BoundShape) -> bool:
+        """The same for a shape without tied parts; where ties can be met is not decided here."""
+        free: Counter[tuple[int, str]] = Counter()
+        for (name, device), size in self._size.items():
+            if not self._failed[name] and not self._drained[name]:
+                group = int(self.cluster.groups[shape.nearest_tier][self._machines[name]])
+                free[group, device] += size - self._used[name, device]
+        gpus = self._gpus_of(shape)
+        charged = self._charged[self._vc[job]] if job in self._vc else 0
+        need = {kind.name: n for kind, n in zip(self.cluster.device_types, shape.need, strict=True) if n}
+        fits = any(all(free[group, name] >= n for name, n in need.items()) for group, _ in free)
+        return not shape.tied and fits and charged + gpus <= self._allowed(job, charged + gpus)
+
+    def _gpus_of(self, shape: BoundShape) -> int:
+        """What a shape is charged for: its GPUs, or all devices if it has none."""
+        devices = dict(zip((kind.name for kind in self.cluster.device_types), shape.need, strict=True))
+        return sum(devices[name] for name in self._usable) or sum(shape.need)
 
     def _allowed(self, job: str, unless: int) -> int:
         """The quota of a job's virtual cluster, or `unless` if it has none."""
@@ -198,6 +235,8 @@ class LogReplay:
         """Whether a job that moves up is nearer, or more balanced; one that steps aside no farther, unless allowed."""
         if reason == "stepped-aside":
             return self._farther or after.tier <= before.tier
+        if reason == "reshaped":
+            return after.shape is not None
         rounder = after.tier == before.tier and _imbalance(after) < _imbalance(before)
         return reason == "moved-up" and (after.tier < before.tier or rounder)
 
@@ -226,25 +265,39 @@ class LogReplay:
 
     def _story(self, event: dict[str, Any]) -> Story:
         story = self.stories[event["job"]]
+        if story.shapes and event["event"] in ("started", "moved"):
+            self._in_shape(event, story)
+        elif story.shapes:
+            return story  # while it waits, the log names the shape that it waits for
         if event["gpus"] != story.gpus:
             self._wrong(
                 event["job"], "gang", f"it asked for {story.gpus} devices, the log says {event['gpus']}"
             )
         return story
 
+    def _in_shape(self, event: dict[str, Any], story: Story) -> None:
+        """A job with alternatives starts in one of them."""
+        shape = story.shapes.get(event["shape"] or "")
+        if shape is None:
+            self._wrong(event["job"], "shape", f"it has no shape {event['shape']!r} that fits")
+        elif event["event"] == "started" or story.runs:
+            story.take(shape, self._gpus_of(shape))
+
     # Places
 
     def _take_places(self, event: dict[str, Any], story: Story) -> None:
         """A gang takes its places: whole, of one type, on machines that are up and have them."""
         job, device = event["job"], event["device"]
-        places = self._parse(event["places"] or [])
-        if sum(places.values()) != story.gpus:
+        places, held = self._parse(event["places"] or []), _held(event)
+        if story.shapes:
+            self._check_parts(event, story.shapes.get(event["shape"] or ""), held)
+        elif sum(places.values()) != story.gpus:
             self._wrong(job, "gang", f"{story.gpus} devices were asked for, {sum(places.values())} are held")
-        for machine, count in places.items():
-            self._used[machine, device] += count
-            held, size = self._used[machine, device], self._size.get((machine, device), 0)
-            if held > size:
-                self._wrong(job, "held-twice", f"{held} of {size} {device} on {machine} are held")
+        for (machine, kind), count in held.items():
+            self._used[machine, kind] += count
+            used, size = self._used[machine, kind], self._size.get((machine, kind), 0)
+            if used > size:
+                self._wrong(job, "held-twice", f"{used} of {size} {kind} on {machine} are held")
             if self._failed[machine] or self._drained[machine]:
                 state = "failed" if self._failed[machine] else "drained"
                 self._wrong(job, "down", f"it is put on {machine}, which is {state}")
@@ -252,16 +305,41 @@ class LogReplay:
         if self._tiers.get(event["tier"]) != tier:
             self._wrong(job, "tier", f"its places are at level {tier}, the log says {event['tier']}")
         self._charge(job, story.gpus)
-        story.attempts.append(Attempt(event["time_s"], tier, device, places))
+        shape = event["shape"] if story.shapes else None
+        story.attempts.append(Attempt(event["time_s"], tier, device, places, story.gpus, shape, held))
         story.runs = True
 
     def _leave_places(self, event: dict[str, Any], story: Story) -> None:
         attempt = story.attempts[-1]
         attempt.end_s, attempt.ended_by, attempt.reason = event["time_s"], event["event"], event["reason"]
-        for machine, count in attempt.places.items():
-            self._used[machine, attempt.device] -= count
-        self._charge(event["job"], -story.gpus)
+        for key, count in attempt.held.items():
+            self._used[key] -= count
+        self._charge(event["job"], -attempt.gpus)
         story.runs = False
+
+    def _check_parts(
+        self, event: dict[str, Any], shape: BoundShape | None, held: dict[tuple[str, str], int]
+    ) -> None:
+        """No part is partial: every type is held as often as the shape says, and tied parts lie within their tier."""
+        if shape is None:
+            return
+        total: Counter[str] = Counter()
+        for (_, kind), count in held.items():
+            total[kind] += count
+        need = {kind.name: n for kind, n in zip(self.cluster.device_types, shape.need, strict=True) if n}
+        if dict(total) != need:
+            self._wrong(event["job"], "gang", f"{need} were asked for, {dict(total)} are held")
+        tied = _tied_places(event)
+        for part in shape.tied:
+            places = tied.get(part.part, {})
+            if self._tiers.get(event["tier"], 0) <= part.tier:
+                continue
+            if sum(places.values()) != sum(part.need):
+                self._wrong(event["job"], "gang", f"part {part.part} holds {sum(places.values())} devices")
+            elif self._tier_of(places) > part.tier:
+                self._wrong(
+                    event["job"], "gang", f"part {part.part} is not within one group of level {part.tier}"
+                )
 
     def _charge(self, job: str, gpus: int) -> None:
         """A virtual cluster never holds more than its quota."""
@@ -352,7 +430,7 @@ class LogReplay:
             self._wrong(
                 event["job"], "reason", f"{reason}, but it runs at level {tier}, the nearest is {floor}"
             )
-        elif reason not in (*_NEAREST, *_FARTHER, "backfilled"):
+        elif reason not in (*_NEAREST, *_FARTHER, "backfilled") and not (reason == _CHOSEN and story.shapes):
             self._wrong(event["job"], "reason", f"{reason} is not a reason to start")
 
     def _thinner(self, attempt: Attempt) -> bool:
@@ -361,6 +439,27 @@ class LogReplay:
         gpus = sum(attempt.places.values())
         machines = -(-gpus // largest)
         return _imbalance(attempt) > (machines - 1) / (machines * (gpus // machines))
+
+
+def _held(event: dict[str, Any]) -> dict[tuple[str, str], int]:
+    """Devices by machine and type that an event names."""
+    held: Counter[tuple[str, str]] = Counter()
+    places = event["places"] or []
+    for text, kind in zip(places, event["types"] or [event["device"]] * len(places), strict=True):
+        machine, _, count = text.rpartition(":")
+        held[machine, kind.partition("@")[0]] += int(count)
+    return dict(held)
+
+
+def _tied_places(event: dict[str, Any]) -> dict[int, dict[str, int]]:
+    """Devices by tied part and machine that an event names."""
+    found: dict[int, dict[str, int]] = {}
+    for text, kind in zip(event["places"] or [], event["types"] or [], strict=False):
+        machine, _, count = text.rpartition(":")
+        if part := kind.partition("@")[2]:
+            machines = found.setdefault(int(part), {})
+            machines[machine] = machines.get(machine, 0) + int(count)
+    return found
 
 
 def _is_left(story: Story) -> bool:

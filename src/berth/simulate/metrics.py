@@ -35,6 +35,9 @@ class Summary:
     lost_gpu_s: float
     tier_share: dict[str, float]  # of the device-seconds of jobs with more than one GPU
     cost_usd: float | None  # of the whole cluster until the last job is over
+    usd_per_million_examples: float | None  # of finished jobs with alternatives: price of what they held
+    deadlines_missed: int | None  # None: no job has one
+    shape_changes: int  # attempts in another shape than the one before
     never_schedulable: int
     unfinished: tuple[str, ...]  # ids of jobs that could run and never finish
     cpu_s: float
@@ -74,9 +77,34 @@ def summarise(run: Run) -> Summary:
         lost_gpu_s=float(accounts["lost_gpu_s"].sum()),
         tier_share=_tier_share(run),
         cost_usd=None if price is None else price * makespan / 3600,
+        usd_per_million_examples=_usd_per_million(run, finished),
+        deadlines_missed=_deadlines_missed(run),
+        shape_changes=int(run.accounts["reshapes"].sum()),
         never_schedulable=len(run.jobs.too_large) + len(run.jobs.over_quota),
         unfinished=run.unfinished,
         cpu_s=run.cpu_s,
+    )
+
+
+def _usd_per_million(run: Run, finished: np.ndarray[Any, Any]) -> float | None:
+    """Dollars per million examples of the finished jobs whose work is counted in examples; None: there are none."""
+    examples, usd = 0.0, 0.0
+    for row in np.flatnonzero(finished & (run.records["shape"] >= 0)):
+        work = run.trace.offers[run.trace.job_ids[row]].work
+        if work.unit == "examples":
+            examples, usd = examples + work.amount, usd + float(run.accounts[row]["usd"])
+    return usd / examples * 1e6 if examples else None
+
+
+def _deadlines_missed(run: Run) -> int | None:
+    """Jobs that ended after their deadline, or never."""
+    due = {job: offer.deadline_s for job, offer in run.trace.offers.items() if offer.deadline_s is not None}
+    if not due:
+        return None
+    ends = {job: run.records[row] for row, job in enumerate(run.trace.job_ids) if job in due}
+    return sum(
+        record["state"] != JobStatus.DONE or record["end_s"] - record["arrival_s"] > due[job]
+        for job, record in ends.items()
     )
 
 

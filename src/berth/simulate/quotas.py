@@ -57,8 +57,11 @@ def parse_quotas(texts: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def charge_jobs(records: Array, trace: Trace, quotas: Mapping[str, int]) -> tuple[str, ...]:
-    """Writes the quota of each job into its record; returns the ids of jobs that are larger than theirs."""
+def charge_jobs(records: Array, trace: Trace, quotas: Mapping[str, int], fewest: Array) -> tuple[str, ...]:
+    """Writes the quota of each job into its record; returns the ids of jobs that need more than theirs.
+
+    `fewest` are the devices that each job needs at least.
+    """
     if not quotas:
         return ()
     names = trace.frame["vc"].to_list()
@@ -71,6 +74,6 @@ def charge_jobs(records: Array, trace: Trace, quotas: Mapping[str, int]) -> tupl
     numbers = {name: number for number, name in enumerate(quotas)}
     records["quota"] = [numbers.get(name, -1) for name in names]
     allowed = np.array([quotas.get(name, 1 << 40) if name else 1 << 40 for name in names])
-    larger = (records["gpus"] > allowed) & (records["state"] != JobStatus.REFUSED)
+    larger = (fewest > allowed) & (records["state"] != JobStatus.REFUSED)
     records["state"][larger] = JobStatus.REFUSED
     return tuple(str(trace.job_ids[row]) for row in np.flatnonzero(larger))

@@ -36,7 +36,7 @@ from berth.simulate.engine_state import (
     new_accounts,
 )
 from berth.simulate.faults import FaultSpec, faults_of
-from berth.simulate.jobs import Jobs, read_jobs
+from berth.simulate.jobs import Jobs, device_types_of, read_jobs
 from berth.simulate.knowledge import Estimates
 from berth.simulate.livelock import LivelockDetector
 from berth.simulate.policy_errors import located
@@ -126,7 +126,8 @@ def simulate(
     setting = setting or Setting()
     with located(policy):
         check_policy(policy)
-        reference, cluster = reference_device(cluster, setting.reference_device), gpu_part(cluster)
+        reference = reference_device(cluster, setting.reference_device)
+        cluster = gpu_part(cluster, device_types_of(trace, cluster))
         fabric, network = Fabric(cluster, setting.congestion), NETWORKS[setting.network]
         trace = seconds_here(trace, cluster, fabric, network, setting.mix, setting.seed, reference)
         faults = faults_of(setting.faults, setting.fault_spec, setting.seed, trace, cluster)
@@ -162,6 +163,7 @@ class Engine:
             eviction_s=setting.eviction_s,
             eviction_large_s=setting.eviction_large_s,
             quotas=tuple(setting.quotas.values()),
+            shapes=self.jobs.shapes,
         )
         self.state = _new_state(cluster, self.jobs, setting)
         self._logged: list[Array] = []

@@ -60,6 +60,9 @@ def traffic_of(world: World, engine: EngineState, row: int) -> Any:
 def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
     """Sets the speed of a gang that has just taken its place, and of those it now shares links with."""
     job, clock = world.jobs[row], engine.clock[0]
+    if job.shape >= 0:
+        job.speed = 1.0 / job.slowdown[job.tier]
+        return
     traffic = traffic_of(world, engine, row)
     job.compute_share = traffic.compute_s / traffic.near_s  # on these devices
     if clock.network == NetworkMode.OFF or job.gpus == 1:
@@ -111,7 +114,7 @@ def follow(world: World, engine: EngineState, net: Net, changed: Array, now: flo
     for row in changed:
         job, account = world.jobs[row], engine.accounts[row]
         advance_progress(job, now)
-        account_exposed_comm(job, account)
+        account_exposed_comm(job, account, job.gpus, 1.0)
         job.speed = traffic_of(world, engine, row).near_s / net.flows.seconds[row]
         if account.heap_index >= 0:
             account.finish_s = finish_time_of(job, now)
@@ -119,10 +122,13 @@ def follow(world: World, engine: EngineState, net: Net, changed: Array, now: flo
 
 
 @inlined
-def account_exposed_comm(job: Any, account: Any) -> None:
-    """Adds what the network cost since this was last called; the speed has not changed in between."""
-    worked = account.accounted_remaining_s - job.true_remaining_s
-    account.exposed_comm_gpu_s += worked * (1.0 / job.speed - job.compute_share) * job.gpus
+def account_exposed_comm(job: Any, account: Any, gpus: int, unit: float) -> None:
+    """Adds what the network cost since this was last called; the speed has not changed in between.
+
+    `gpus` are those that it held, `unit` the seconds of that shape in a second of the one its record describes.
+    """
+    worked = account.accounted_remaining_s - job.true_remaining_s * unit
+    account.exposed_comm_gpu_s += worked * (1.0 / job.speed - job.compute_share) * gpus
     account.accounted_remaining_s = job.true_remaining_s
 
 

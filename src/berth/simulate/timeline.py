@@ -32,6 +32,7 @@ class Attempts:
     places: NDArray[np.int64]  # first of its entries in the run's list of places
     count: NDArray[np.int32]
     ended_by: NDArray[np.int32]  # FINISHED, EVICTED or MOVED
+    shape: NDArray[np.int32]  # index of its shape; -1: a plain gang
 
     def __len__(self) -> int:
         return len(self.job)
@@ -54,6 +55,7 @@ def attempts(run: Run) -> Attempts:
         places=first["places"],
         count=first["count"],
         ended_by=np.where(open_, Event.EVICTED, last["what"]),
+        shape=first["shape"],
     )
 
 

@@ -11,6 +11,7 @@ from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.units import seconds
 from berth.workload.arrivals import load_arrivals
 from berth.workload.distributions import load_durations, load_sizes
+from berth.workload.flexible import FlexibleSpec, generate_flexible
 from berth.workload.generate import GenerateSpec, generate, with_defaults
 from berth.workload.mix import load_mix
 from berth.workload.reading import read_trace
@@ -27,6 +28,7 @@ _EXAMPLES = {
     "mix": "none",
     "users": "0",
     "seed": "0",
+    "shapes": "none",
 }  # all but span are what is taken where nothing is said; jobs and load as in `berth trace generate`
 
 
@@ -52,6 +54,8 @@ class TraceSource:
 def generate_for(cluster: Cluster, options: Mapping[str, str], shift: int = 0) -> Trace:
     """A trace generated for a cluster, from the options that `generate:` takes."""
     given = _EXAMPLES | dict(options)
+    if given["shapes"] != "none":
+        return _with_shapes(cluster, options, given, shift)
     arrivals = load_arrivals(given["arrivals"], 0.0)
     asked_jobs = _whole("jobs", given) if "jobs" in options else None
     asked_load = _number("load", given) if "load" in options else None
@@ -70,6 +74,24 @@ def generate_for(cluster: Cluster, options: Mapping[str, str], shift: int = 0) -
         seed=_whole("seed", given) + shift,
     )
     return generate(spec)
+
+
+def _with_shapes(cluster: Cluster, options: Mapping[str, str], given: dict[str, str], shift: int) -> Trace:
+    """A trace of jobs with alternatives; sizes, models and arrivals are its own."""
+    for key in options:
+        if key not in ("jobs", "load", "durations", "seed", "shapes"):
+            raise InputError(
+                f"generate: {key} has no meaning with shapes={given['shapes']}", hint="leave it out"
+            )
+    durations = given["durations"] if "durations" in options else FlexibleSpec.durations
+    spec = FlexibleSpec(
+        jobs=_whole("jobs", given),
+        load=_number("load", given),
+        kind=given["shapes"],
+        durations=durations,
+        seed=_whole("seed", given) + shift,
+    )
+    return generate_flexible(spec, cluster)
 
 
 def gpus_of(cluster: Cluster) -> int:

@@ -23,10 +23,9 @@ from berth.workload.formats.base import Head, ParsedJobs
 from berth.workload.parsing.stream import TraceStream
 from berth.workload.shape_spec import Amount, OfferSpec, ShapeSpec, offer_of
 from berth.workload.shapes import Offer
-from berth.workload.trace import BadRow, BadRowCollector
+from berth.workload.trace import NEEDED, OPTIONAL, BadRow, BadRowCollector
 
-_PLAIN = ("job_id", "submit_s", "num_gpu", "duration_s", "model", "user", "vc", "priority", "device")
-_OFFER = ("work", "batch", "deadline", "alternatives")
+_PLAIN = (*NEEDED, *OPTIONAL)
 
 
 class JobLine(OfferSpec):
@@ -41,6 +40,9 @@ class JobLine(OfferSpec):
     vc: str | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     device: str | None = None
+    name: str | None = None
+    estimate_s: Annotated[float, Field(gt=0)] | None = None
+    preemptible: Annotated[int, Field(ge=0, le=1)] | None = None
     batch: Amount | None = None
     alternatives: list[ShapeSpec] | None = None  # type: ignore[assignment]
 
@@ -85,7 +87,7 @@ class _JsonLines:
             for name in _PLAIN:
                 columns[name].append(job[name])
             columns["line"].append(number)
-        schema = {"priority": pl.Float64(), "job_id": pl.String()}
+        schema = {name: pl.Float64() for name in ("priority", "estimate_s", "preemptible")}
         return ParsedJobs(pl.DataFrame(columns, schema_overrides=schema), rows, offers=offers)
 
 

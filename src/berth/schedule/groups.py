@@ -1,0 +1,66 @@
+"""Which group of a tier holds a gang best: the one with fewest free devices that still holds it."""
+
+from __future__ import annotations
+
+from berth.native.kernels import kernel
+from berth.schedule.balance import most_balanced_group
+from berth.schedule.records import World
+
+
+@kernel
+def find_place(
+    world: World, device_type: int, devices: int, nearest_tier: int, allowed_tier: int, balanced: bool
+) -> tuple[int, int]:
+    """(tier, group) of the nearest place from one tier to another, or (-1, -1)."""
+    for tier in range(nearest_tier, allowed_tier + 1):
+        group = find_in_tier(world, device_type, devices, tier, balanced)
+        if group >= 0:
+            return tier, group
+    return -1, -1
+
+
+@kernel
+def find_in_tier(world: World, device_type: int, devices: int, tier: int, balanced: bool) -> int:
+    """The group of a tier with fewest free devices that holds the gang, or -1; ties: the fuller parent.
+
+    `balanced`: the rack in which a gang on several machines is spread most evenly.
+    """
+    top = world.groups.shape[0] - 1
+    if world.groups[top, 0].free[device_type] < devices:
+        return -1
+    if world.rules[0].worst_fit:
+        return emptiest_group(world, device_type, devices, tier)
+    if balanced and tier == 1:
+        return most_balanced_group(world, device_type, devices, tier)
+    best, best_free, best_above = -1, 1 << 30, 1 << 30
+    above = min(tier + 1, top)
+    at, hosts = 0, len(world.hosts)
+    while at < hosts:
+        host = world.hosts[at]
+        parent = world.groups[above, host.group[above]]
+        if above > tier and parent.free[device_type] < devices:
+            at = parent.stop
+            continue
+        number = host.group[tier]
+        group = world.groups[tier, number]
+        free = group.free[device_type]
+        if devices <= free <= best_free:
+            parent_free = parent.free[device_type]
+            if free < best_free or parent_free < best_above:
+                best, best_free, best_above = number, free, parent_free
+        # nothing inside the same parent is better than an exact fit
+        at = parent.stop if free == devices else group.stop
+    return best
+
+
+@kernel
+def emptiest_group(world: World, device_type: int, devices: int, tier: int) -> int:
+    """The group of a tier with most free devices, if it holds the gang, or -1."""
+    best, best_free, at = -1, devices - 1, 0
+    while at < len(world.hosts):
+        number = world.hosts[at].group[tier]
+        group = world.groups[tier, number]
+        if group.free[device_type] > best_free:
+            best, best_free = number, group.free[device_type]
+        at = group.stop
+    return best

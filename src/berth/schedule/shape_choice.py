@@ -1,0 +1,168 @@
+"""Which shape, where and when, for a job with alternatives: one comparison over all of them.
+
+A shape that fits now costs the seconds until the job would end in it, and for every second of that what its devices
+cost the jobs that wait (scarcity.py). A shape that does not fit now costs its look-ahead wait beside. The job starts
+if the cheapest of all fits now. Otherwise it waits, its record describes what it waits for, and the next pass
+chooses again: nothing is fixed before it starts.
+"""
+
+from __future__ import annotations
+
+import math
+
+from berth.native.kernels import inlined, kernel
+from berth.schedule.progress import restore_cost_s
+from berth.schedule.reasons import ReasonCode
+from berth.schedule.records import MAX_DEVICE_TYPES, MAX_TIERS, JobStatus, World
+from berth.schedule.reservation import running_by_end, soonest_for_need
+from berth.schedule.scarcity import count_demand, price_of, update_prices
+from berth.schedule.shapes import find_shape
+
+_MAX_LOOKS = 16  # jobs of a pass for which the look-ahead wait is computed; those behind start where they fit
+
+
+@kernel
+def begin_choices(world: World, now: float) -> None:
+    """Prepares a pass: prices as of now, nothing promised yet."""
+    if len(world.shapes) == 0:
+        return
+    state = world.state[0]
+    update_prices(world, now)
+    state.looked_ahead, state.ends_s = 0, -math.inf
+    for device_type in range(MAX_DEVICE_TYPES):
+        state.promised[device_type] = 0
+
+
+@kernel
+def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
+    """(tier, group) in which a job should start now, its record then describing the shape; (-1, -1): it waits."""
+    job = world.jobs[row]
+    shape, tier, group, cost_s = best_now(world, row, open_)
+    better, when = best_later(world, row, cost_s, now)
+    if better >= 0:
+        saves_s = 0.0
+        if shape >= 0:
+            near = world.shapes[better].nearest_tier
+            saves_s = run_s(world, row, shape, tier) - run_s(world, row, better, near) - (when - now)
+        take_shape(world, row, better)
+        promise(world, better)
+        job.other_shape, job.reason, job.waits_for_tier = shape, ReasonCode.WAITS_FOR_SHAPE, job.nearest_tier
+        job.until_s, job.saves_s, job.explained_s = when, saves_s, now
+        return -1, -1
+    job.other_shape = -1
+    if shape >= 0:
+        take_shape(world, row, shape)
+    else:
+        promise(world, job.shape)
+    return tier, group
+
+
+@kernel
+def best_now(world: World, row: int, open_: bool) -> tuple[int, int, int, float]:
+    """(shape, tier, group, cost) of the cheapest start now; shape -1: none fits."""
+    job = world.jobs[row]
+    best, best_tier, best_group, least_s = -1, -1, -1, math.inf
+    for number in range(job.first_shape, job.first_shape + job.shape_count):
+        shape = world.shapes[number]
+        if cost_of(world, row, number, shape.nearest_tier) >= least_s or over_quota(world, row, number):
+            continue
+        tier, group = find_shape(world, number, shape.widest_tier, open_)
+        if tier >= 0:
+            cost_s = cost_of(world, row, number, tier)
+            if cost_s < least_s:
+                best, best_tier, best_group, least_s = number, tier, group, cost_s
+    return best, best_tier, best_group, least_s
+
+
+@kernel
+def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int, float]:
+    """(shape, when) of the cheapest start at a near place later, if it is cheaper; shape -1: none is."""
+    job, state = world.jobs[row], world.state[0]
+    best, best_when = -1, now
+    if state.looked_ahead >= _MAX_LOOKS:
+        return best, best_when
+    state.looked_ahead += 1
+    for number in range(job.first_shape, job.first_shape + job.shape_count):
+        shape = world.shapes[number]
+        cost_s = cost_of(world, row, number, shape.nearest_tier)
+        if cost_s >= least_s or over_quota(world, row, number):
+            continue
+        if state.ends_s != now:
+            state.ends, state.ends_s = len(running_by_end(world, now)), now
+        rows = world.ending[: state.ends]
+        when, _ = soonest_for_need(world, row, shape.need, shape.nearest_tier, rows, now)
+        if when - now + cost_s < least_s:
+            best, best_when, least_s = number, when, when - now + cost_s
+    return best, best_when
+
+
+@inlined
+def cost_of(world: World, row: int, number: int, tier: int) -> float:
+    """Seconds until a job would end in a shape at a tier, and what its devices cost others until then."""
+    job = world.jobs[row]
+    own = job.device_type_mask if job.state == JobStatus.WAITING else 0
+    return run_s(world, row, number, tier) * (1.0 + price_of(world, world.shapes[number], own))
+
+
+@inlined
+def run_s(world: World, row: int, number: int, tier: int) -> float:
+    """Seconds that a waiting job would run in a shape at a tier, with restoring."""
+    job, shape = world.jobs[row], world.shapes[number]
+    restore_s = restore_cost_s(world, shape.gpus) if job.first_start_s >= 0 else 0.0
+    return restore_s + remaining_in(world, row, number) * shape.slowdown[tier]
+
+
+@inlined
+def remaining_in(world: World, row: int, number: int) -> float:
+    """Seconds of work left in a shape at its nearest placement."""
+    job = world.jobs[row]
+    return job.estimated_remaining_s * (world.shapes[number].unit_s / world.shapes[job.shape].unit_s)
+
+
+@inlined
+def over_quota(world: World, row: int, number: int) -> bool:
+    """Whether a shape exceeds what its virtual cluster may hold, or overtakes a job that blocks it."""
+    job = world.jobs[row]
+    if job.quota < 0:
+        return False
+    quota = world.quotas[job.quota]
+    over = quota.used + world.shapes[number].gpus > quota.allowed
+    return over or quota.closed == world.state[0].search_epoch
+
+
+@inlined
+def promise(world: World, number: int) -> None:
+    """Counts the devices that a job waits for, so that those behind it do not count on them."""
+    for device_type in range(MAX_DEVICE_TYPES):
+        world.state[0].promised[device_type] += world.shapes[number].need[device_type]
+
+
+@kernel
+def take_shape(world: World, row: int, number: int) -> None:
+    """Describes a job by another of its shapes; what is left to do is the same work, in that shape's seconds."""
+    job, shape = world.jobs[row], world.shapes[number]
+    if number == job.shape:
+        return
+    ratio = shape.unit_s / world.shapes[job.shape].unit_s
+    job.work_s *= ratio
+    job.done_s *= ratio
+    job.given_s *= ratio
+    job.median_work_s *= ratio
+    job.index_s *= ratio
+    job.true_remaining_s *= ratio
+    job.estimated_remaining_s *= ratio
+    job.checkpointed_remaining_s *= ratio
+    waits = job.state == JobStatus.WAITING
+    if waits:
+        count_demand(world, row, -1)
+    job.shape, job.gpus, job.vector = number, shape.gpus, shape.vector
+    job.device_type, job.device_type_mask = shape.device_type, 0
+    for device_type in range(MAX_DEVICE_TYPES):
+        if shape.need[device_type] > 0:
+            job.device_type_mask |= 1 << device_type
+    job.nearest_tier, job.widest_tier = shape.nearest_tier, shape.widest_tier
+    job.message_bytes = shape.message_bytes
+    for tier in range(MAX_TIERS):
+        job.slowdown[tier] = shape.slowdown[tier]
+    if waits:
+        count_demand(world, row, 1)

@@ -1,0 +1,339 @@
+"""Jobs with parts and alternatives in a simulation: whole gangs in every part, the same work in any shape."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth.cluster.load import load_cluster
+from berth.schedule.policies.registry import load_policy
+from berth.schedule.reasons import ReasonCode
+from berth.schedule.records import JobStatus
+from berth.simulate.audit import audit
+from berth.simulate.engine_state import FAULT, FaultKind
+from berth.simulate.events import digest, event_frame
+from berth.simulate.metrics import summarise
+from berth.simulate.run import Setting, simulate
+from berth.testing import cluster
+from berth.workload.shapes import EVERY, Offer, Part, Shape, Work, canonical
+from berth.workload.trace import Trace
+
+GPU = "GPU"
+SETTING = Setting(network="static", log=True)
+MIXED = """\
+tiers: [{name: machine, bandwidth: 100GB/s}, {name: rack, bandwidth: 10GB/s}, {name: network, bandwidth: 10GB/s}]
+racks:
+  - {name: a, machines: [{count: 2, devices: {T4: 4}, price: $1/h}]}
+  - {name: b, machines: [{count: 2, devices: {V100-16: 2, cpu-core: 8}}]}
+"""
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("cluster") / "mixed.yaml"
+    path.write_text(MIXED)
+    return load_cluster(str(path))
+
+
+def shape(step_s: float, *parts: dict[str, int], tier: str | None = None, name: str = "") -> Shape:
+    made = tuple(
+        Part(f"p{row}", tuple(part.items()), tier if row == 0 else None) for row, part in enumerate(parts)
+    )
+    return Shape(name or f"{parts} in {step_s}", made, ((EVERY, step_s),), 1.0)
+
+
+def offer(examples: float, *shapes: Shape) -> Offer:
+    return canonical(Offer(Work(examples), shapes))
+
+
+def trace(offers: list[tuple[float, Offer | tuple[int, float]]]) -> Trace:
+    """Jobs by submission: an offer, or the devices and seconds of a plain gang."""
+    plain = [(one.alternatives[0].parts[0].size, 1.0) if isinstance(one, Offer) else one for _, one in offers]
+    return Trace.from_columns(
+        {
+            "job_id": [f"j{row}" for row in range(len(offers))],
+            "submit_s": [time for time, _ in offers],
+            "num_gpu": [gpus for gpus, _ in plain],
+            "duration_s": [float(seconds) for _, seconds in plain],
+        },
+        source="test",
+        offers={f"j{row}": one for row, (_, one) in enumerate(offers) if isinstance(one, Offer)},
+    )
+
+
+def run(jobs: Trace, machines, policy="berth", setting=SETTING):
+    """A run whose log adds up."""
+    done = simulate(jobs, machines, load_policy(policy), setting)
+    report = audit(done)
+    assert not report.violations, str(report)
+    assert (done.records["state"] == JobStatus.DONE).all()
+    return done
+
+
+def shapes_of(done) -> list[str]:
+    log = event_frame(done)
+    return log.filter(log["event"] == "started")["shape"].to_list()
+
+
+def test_an_idle_cluster_gives_a_job_its_fastest_shape():
+    jobs = trace([(0, offer(1000, shape(1.0, {GPU: 2}, name="two"), shape(0.3, {GPU: 8}, name="eight")))])
+    done = run(jobs, cluster([[4, 4]]))
+    assert shapes_of(done) == ["eight"]
+    assert done.records["end_s"].tolist() == [300.0]
+
+
+def test_where_many_wait_jobs_take_the_shape_that_leaves_most_to_others():
+    either = offer(1000, shape(1.0, {GPU: 2}, name="two"), shape(0.5, {GPU: 8}, name="eight"))
+    done = run(trace([(0, either)] * 12), cluster([[4, 4]]))
+    names = shapes_of(done)
+    assert names.count("two") >= 8
+    fixed = offer(1000, shape(0.5, {GPU: 8}, name="eight"))
+    assert summarise(done).mean_jct_s < summarise(run(trace([(0, fixed)] * 12), cluster([[4, 4]]))).mean_jct_s
+
+
+def test_a_job_waits_for_a_shape_that_ends_sooner_and_says_so():
+    both = offer(10000, shape(1.0, {GPU: 1}, name="one"), shape(0.1, {GPU: 4}, name="four"))
+    jobs = trace([(0, (3, 100.0)), (1, both)])
+    seen = []
+
+    def watch(world, clock):
+        if world.jobs[1]["state"] == JobStatus.WAITING:
+            seen.append(
+                (int(world.jobs[1]["reason"]), float(world.jobs[1]["until_s"]), world.jobs[1]["saves_s"])
+            )
+        return 1
+
+    done = simulate(jobs, cluster([4]), load_policy("berth"), SETTING, watch=watch)
+    assert shapes_of(done)[-1] == "four"
+    assert done.records["first_start_s"][1] == 100.0
+    reason, until_s, saves_s = seen[-1]
+    assert (reason, until_s) == (ReasonCode.WAITS_FOR_SHAPE, 100.0)
+    assert saves_s > 8000
+
+
+def test_parts_of_several_types_start_together_or_not_at_all(mixed):
+    parts = offer(600, shape(1.0, {"V100-16": 3}, {"cpu-core": 10}, name="parts"))
+    done = run(trace([(0, parts), (1, parts), (2, (4, 10.0))]), mixed)
+    log = event_frame(done)
+    first = log.filter((log["event"] == "started") & (log["job"] == "j0"))
+    held = sorted(zip(first["places"][0], first["types"][0], strict=True))
+    assert sum(int(place.split(":")[1]) for place, kind in held if kind == "cpu-core") == 10
+    assert sum(int(place.split(":")[1]) for place, kind in held if kind == "V100-16") == 3
+    assert done.records["first_start_s"].tolist() == [
+        0.0,
+        600.0,
+        2.0,
+    ]  # a gang asks for GPUs, never for cores
+
+
+def test_a_tied_part_lies_within_its_tier(mixed):
+    tied = offer(600, shape(1.0, {"V100-16": 2}, {"cpu-core": 12}, tier="machine", name="tied"))
+    blocker = offer(100, shape(1.0, {"V100-16": 1}, name="one"))
+    done = run(trace([(0, blocker), (1, blocker), (2, tied)]), mixed)
+    log = event_frame(done).filter(pl_started("j2"))
+    tied_places = [
+        place for place, kind in zip(log["places"][0], log["types"][0], strict=True) if "@0" in kind
+    ]
+    assert len(tied_places) == 1
+    assert tied_places[0].endswith(":2")
+
+
+def pl_started(job):
+    return (pl.col("event") == "started") & (pl.col("job") == job)
+
+
+# What must not matter
+
+
+def many(seed: int, alternatives) -> Trace:
+    random = np.random.default_rng(seed)
+    rows = []
+    for number in range(40):
+        at, work = float(random.integers(0, 4000)), float(random.integers(100, 3000))
+        rows.append(
+            (at, (int(random.integers(1, 5)), work) if number % 4 == 3 else offer(work, *alternatives))
+        )
+    return trace(rows)
+
+
+TWO, FOUR, EIGHT = (
+    shape(1.0, {GPU: 2}, name="two"),
+    shape(0.6, {GPU: 4}, name="four"),
+    shape(0.35, {GPU: 8}, name="8"),
+)
+POLICIES = ["berth", "fifo", "srtf", "tiresias", "gandiva"]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_order_of_alternatives_and_one_that_never_fits_change_nothing(policy):
+    machines = cluster([[4, 4], [4, 4]])
+    never = shape(0.01, {GPU: 64}, name="never")
+    logs = [
+        event_frame(run(many(1, alternatives), machines, policy))
+        for alternatives in ([TWO, FOUR, EIGHT], [EIGHT, TWO, FOUR], [FOUR, never, EIGHT, TWO])
+    ]
+    assert len({digest(log) for log in logs}) == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_single_alternative_of_one_type_behaves_as_a_plain_gang(policy):
+    machines, jobs = cluster([[4, 4], [4, 4]]), many(2, [FOUR])
+    gangs = trace(
+        [
+            (at, (4, jobs.offers[name].near_s(FOUR)) if name in jobs.offers else (int(gpus), seconds))
+            for name, at, gpus, seconds in zip(
+                jobs.job_ids, jobs.submit_s, jobs.num_gpu, jobs.duration_s, strict=True
+            )
+        ]
+    )
+    off = replace(SETTING, network="off")
+    one, other = run(jobs, machines, policy, off), run(gangs, machines, policy, off)
+    left_out = ("job", "shape", "types")  # jobs are named by their row in each trace
+    assert event_frame(one).drop(left_out).equals(event_frame(other).drop(left_out))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_two_parts_of_one_type_behave_as_one(policy):
+    machines = cluster([[4, 4], [4, 4]])
+    halves = [shape(1.0, {GPU: 1}, {GPU: 1}, name="two"), shape(0.6, {GPU: 1}, {GPU: 3}, name="four")]
+    one, other = run(many(3, [TWO, FOUR]), machines, policy), run(many(3, halves), machines, policy)
+    assert digest(event_frame(one)) == digest(event_frame(other))
+
+
+def test_the_same_run_twice_is_the_same_to_the_bit():
+    jobs, machines = many(4, [TWO, FOUR, EIGHT]), cluster([[4, 4], [4, 4]])
+    assert digest(event_frame(run(jobs, machines))) == digest(event_frame(run(jobs, machines)))
+
+
+# Restarts
+
+
+def failures(*rows: tuple[float, int, int]):
+    return np.array(list(rows), FAULT)
+
+
+def test_a_job_that_loses_a_machine_goes_on_in_another_shape_with_the_work_that_is_left():
+    either = offer(6000, shape(1.0, {GPU: 2}, name="two"), shape(0.5, {GPU: 4}, name="four"))
+    jobs = trace([(0, either), (0, (2, 60_000.0))])
+    (place,) = event_frame(run(jobs, cluster([4, 4]))).filter(pl_started("j0"))["places"][0]
+    machine = int(place[1])
+    faults = failures((1800.0, machine, FaultKind.FAIL), (90_000.0, machine, FaultKind.REPAIR))
+    done = run(jobs, cluster([4, 4]), setting=replace(SETTING, faults=faults, checkpoint_s=600.0))
+    log = event_frame(done).filter(pl_started("j0"))
+    assert log["shape"].to_list() == ["four", "two"]
+    assert done.accounts[0]["reshapes"] == 1
+    # 1800 s at 2 examples a second, all of it saved; the rest at 1 a second, after a restore of 40 s
+    assert done.records[0]["end_s"] == pytest.approx(1800.0 + 40.0 + (6000.0 - 3600.0))
+
+
+def test_a_running_job_grows_into_idle_devices_once_and_does_not_oscillate():
+    either = offer(30_000, shape(1.0, {GPU: 2}, name="two"), shape(0.3, {GPU: 8}, name="eight"))
+    done = run(trace([(0, (6, 1000.0)), (1, either), (5000, (1, 10.0))]), cluster([[4, 4]]))
+    assert done.accounts[1]["reshapes"] <= 1
+    assert done.records["moves"][1] <= 1
+    assert done.records["end_s"][1] < 30_000
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10_000), policy=st.sampled_from(POLICIES))
+def test_every_run_adds_up_with_parts_failures_and_preemption(seed, policy, mixed):
+    random = np.random.default_rng(seed)
+    kinds = [
+        shape(1.0, {"V100-16": 2}, {"cpu-core": 4}, tier="machine", name="near"),
+        shape(0.7, {"V100-16": 3}, {"cpu-core": 9}, name="wide"),
+        shape(1.5, {"T4": 2}, name="t4"),
+        shape(0.9, {"T4": 5}, name="more t4"),
+        shape(1.1, {"T4": 2, "cpu-core": 3}, name="both"),
+    ]
+    rows = []
+    for number in range(14):
+        picked = [kinds[at] for at in random.permutation(5)[: random.integers(1, 5)]]
+        at, work = float(random.integers(0, 3000)), float(random.integers(100, 4000))
+        rows.append((at, (int(random.integers(1, 5)), work) if number % 3 == 2 else offer(work, *picked)))
+    down = sorted((float(random.integers(0, 4000)), int(random.integers(0, 4))) for _ in range(2))
+    faults = [(time, machine, FaultKind.FAIL) for time, machine in down]
+    faults += [(time + 500.0, machine, FaultKind.REPAIR) for time, machine in down]
+    run(trace(rows), mixed, policy, replace(SETTING, faults=failures(*sorted(faults)), checkpoint_s=300.0))
+
+
+# Places against a brute-force search
+
+TYPES = ("T4", "V100-16", "cpu-core")
+
+
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_a_shape_starts_at_the_nearest_tier_that_a_brute_force_search_finds(data, mixed):
+    fillers = data.draw(
+        st.lists(st.tuples(st.sampled_from(TYPES), st.integers(1, 4)), min_size=1, max_size=6)
+    )
+    counts = st.dictionaries(st.sampled_from(TYPES), st.integers(1, 3), min_size=1, max_size=2)
+    parts = data.draw(
+        st.lists(st.tuples(counts, st.sampled_from([None, "machine", "rack"])), min_size=1, max_size=3)
+    )
+    made = tuple(Part(f"p{row}", tuple(need.items()), tier) for row, (need, tier) in enumerate(parts))
+    wanted = Offer(Work(10.0), (Shape("wanted", made, ((EVERY, 1.0),), 1.0),))
+    rows = [(0.0, offer(1e6, shape(1.0, {kind: count}, name="filler"))) for kind, count in fillers]
+    done = simulate(trace([*rows, (10.0, wanted)]), mixed, load_policy("preferred"), SETTING)
+    assert not audit(done).violations
+    log = event_frame(done)
+    free = {(row, kind): 0 for row in range(4) for kind in TYPES}
+    for row, machine in enumerate(mixed.machines):
+        for kind, count in machine.devices:
+            free[row, mixed.device_types[kind].name] += count
+    names = [machine.name for machine in mixed.machines]
+    for event in log.filter((pl.col("event") == "started") & (pl.col("time_s") < 10)).iter_rows(named=True):
+        for place in event["places"]:
+            machine, _, count = place.rpartition(":")
+            free[names.index(machine), event["device"]] -= int(count)
+    job = f"j{len(fillers)}"
+    found = log.filter(pl_started(job) & (pl.col("time_s") == 10.0))["tier"].to_list()
+    tier = nearest_by_brute_force(mixed, free, parts)
+    assert found == ([] if tier is None else [mixed.tiers[tier].name])
+
+
+def nearest_by_brute_force(machines, free, parts):
+    """The nearest tier at which every part finds its devices, each tied part by trying every group."""
+    for tier in range(3):
+        for group in sorted(set(machines.groups[tier].tolist())):
+            inside = [row for row in range(4) if machines.groups[tier][row] == group]
+            ties = [
+                sorted({(level, int(machines.groups[level][row])) for row in inside})
+                if (level := {None: 3, "machine": 0, "rack": 1}[name]) < tier
+                else [None]
+                for _, name in parts
+            ]
+            if any(fits(machines, free, parts, inside, picked) for picked in itertools.product(*ties)):
+                return tier
+    return None
+
+
+def fits(machines, free, parts, inside, picked):
+    """Whether all parts fit; machine ties are taken first, then racks by their sums, then the whole group."""
+    left = {key: count for key, count in free.items() if key[0] in inside}
+    used = {(1, rack): dict.fromkeys(TYPES, 0) for rack in (0, 1)}
+    total = dict.fromkeys(TYPES, 0)
+    for (need, _), place in zip(parts, picked, strict=True):
+        for kind, count in need.items():
+            total[kind] += count
+            if place is not None:
+                rack = place[1] if place[0] == 1 else int(machines.groups[1][place[1]])
+                used[1, rack][kind] += count
+                if place[0] == 0:
+                    left[place[1], kind] -= count
+    if min(left.values()) < 0:
+        return False
+    for kind in TYPES:
+        if total[kind] > sum(free[row, kind] for row in inside):
+            return False
+        for rack in (0, 1):
+            rows = [row for row in inside if machines.groups[1][row] == rack]
+            if used[1, rack][kind] > sum(free[row, kind] for row in rows):
+                return False
+    return True
