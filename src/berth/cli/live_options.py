@@ -102,4 +102,7 @@ def some(words: list[str], most: int) -> str:
 
 def places(row: dict[str, Any], most: int = 2) -> str:
     """Return the machines of a job with its number of devices on each."""
-    return some([f"{place['machine']}:{len(place['devices'])}" for place in row.get("places", [])], most)
+    counts: dict[str, int] = {}
+    for place in row.get("places", []):
+        counts[place["machine"]] = counts.get(place["machine"], 0) + len(place["devices"])
+    return some([f"{machine}:{count}" for machine, count in counts.items()], most)

@@ -11,6 +11,7 @@ import typer
 from berth.cli import plan_bench, plan_check, plan_frontier
 from berth.cli.option_groups import expand_options
 from berth.cli.output import check_output, write_text
+from berth.cli.plan_live import LivePlanOptions, plan_against_live
 from berth.cli.plan_options import (
     GoalOptions,
     MethodOptions,
@@ -44,6 +45,7 @@ EXAMPLES = (
     "berth plan ctrdnn --cluster cloud-mix --throughput 3M/s --mode async --tables servers",
     "berth plan nce --devices cpu-core,T4 --max-usd 500 --examples 4e9",
     "berth plan --problem problem.json --json",
+    "berth plan ctrdnn --against-live --deadline 6h --out plan.yaml",
 )
 
 app = Verbs(cls=ModelOrCommand, invoke_without_command=True, examples=EXAMPLES)
@@ -61,6 +63,7 @@ def plan(
     problem: ProblemOptions,
     method: MethodOptions,
     output: OutputOptions,
+    live: LivePlanOptions,
 ) -> None:
     """Find the cheapest mix of devices for a model at a given throughput, and explain the choice.
 
@@ -82,6 +85,9 @@ def plan(
     options = method.search_options()
     for option, file in output.files.items():
         check_output(file, output.force, option=option)
+    if live.against_live:
+        plan_against_live(source, goal, problem, output, live)
+        return
     request = plan_request(source, goal, problem)
     options.check(request.max_usd)
     if output.compare and request.max_usd is not None:

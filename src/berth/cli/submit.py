@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,11 +14,21 @@ from berth.cli import complete
 from berth.cli.live_options import LiveOptions, in_about
 from berth.cli.option_groups import expand_options
 from berth.cli.options import argument, flag, option
+from berth.cli.quantities import dollars, read_positive
 from berth.errors import InputError
 from berth.report.terminal import console
-from berth.units import as_sent, seconds
+from berth.units import as_sent, per_second, seconds
 
-EXAMPLES = ("berth submit --gpus 8 --name resnet -- python train.py --epochs 90", "berth submit job.yaml")
+if TYPE_CHECKING:
+    from berth.live.client import Client
+    from berth.live.spec import JobSpec
+
+EXAMPLES = (
+    "berth submit --gpus 8 --name resnet -- python train.py --epochs 90",
+    "berth submit job.yaml",
+    "berth submit --plan plan.yaml -- berth train ctrdnn --checkpoint run1",
+    "berth submit --model ctrdnn --examples 2B --deadline 6h",
+)
 
 
 @dataclass(frozen=True)
@@ -43,6 +54,19 @@ class JobOptions:
         option("yes|no", "Whether it may be evicted; no: nor migrated.", shown="as the policy does"),
     ] = None
     cwd: Annotated[str | None, option("DIR", "Folder to run in.", shown="this one")] = None
+    plan: Annotated[
+        str | None, option("FILE", "Run this plan, on the devices that it names, instead of --gpus.")
+    ] = None
+    deadline: Annotated[
+        str | None, option("TIME", "Time from now by which a plan or an alternative must end: 6h.")
+    ] = None
+    examples: Annotated[
+        str | None,
+        option("N", "Train --model on N examples (2B), on devices that the controller plans for the goal."),
+    ] = None
+    rows: Annotated[str | None, option("N", "Rows of all its embedding tables.", shown="the model's")] = None
+    throughput: Annotated[str | None, option("RATE", "The goal: examples per second (100k/s).")] = None
+    budget: Annotated[str | None, option("USD", "The goal: the fastest for at most this ($200).")] = None
 
     def spec(self) -> dict[str, Any]:
         """Return the given options as the API takes them."""
@@ -55,7 +79,9 @@ class JobOptions:
             given["preemptible"] = self.preemptible == "yes"
         if self.device is not None:
             given["kind"] = self.device
-        given |= {name: as_sent(seconds(given[name])) for name in ("duration", "grace") if name in given}
+        given |= {
+            name: as_sent(seconds(given[name])) for name in ("duration", "grace", "deadline") if name in given
+        }
         return given | ({"cwd": os.path.abspath(self.cwd)} if self.cwd is not None else {})
 
 
@@ -74,8 +100,8 @@ def submit(
     options: LiveOptions,
 ) -> None:
     """Submit a job. It is durable once this command returns."""
-    spec = _spec(command or [], job.spec(), env or [])
     client = options.client()
+    spec = _spec(command or [], job.spec(), env or [], client)
     body = {"spec": spec, "id": id_} if id_ else {"spec": spec}
     if dry_run:
         _show_dry_run(client.post("dry-run", body=body), options)
@@ -86,21 +112,15 @@ def submit(
     options.show(answer | {"url": url}, f"{answer['job']}  {note}")
 
 
-def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[str, Any]:
+def _spec(command: list[str], options: dict[str, Any], env: list[str], client: Client) -> dict[str, Any]:
     """The job of the file or the command, with the options of the command line."""
     given: dict[str, Any] = {}
     if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
-        from berth import spec as yaml_spec
-        from berth.live.spec import JobSpec
-
-        beside = Path(command[0]).parent
-        job = yaml_spec.load(command[0], JobSpec)
-        if job.plan is not None:
-            from berth.live.planned import with_plan
-
-            job = with_plan(job, beside)
-        given = job.to_dict()
-        given |= _with_profile(given.get("model"), beside)
+        given = _of_file(command[0], options, client)
+    elif "plan" in options:
+        given = _of_plan(command, options, client)
+    elif {"examples", "throughput", "budget"} & options.keys():
+        given = _of_goal(command, options, client)
     elif command:
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
         options.setdefault("cwd", os.getcwd())
@@ -111,6 +131,82 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str]) -> dict[s
     if env:
         given["env"] = given.get("env", {}) | dict(_pair(text) for text in env)
     return given | options | _with_profile(options.get("model"), Path())
+
+
+def _of_file(path: str, options: dict[str, Any], client: Client) -> dict[str, Any]:
+    """The job of a file; with a plan or alternatives, as they are on the controller's cluster."""
+    from berth import spec as yaml_spec
+    from berth.live.spec import JobSpec
+
+    text, beside = yaml_spec.read_text(path), Path(path).parent
+    job = yaml_spec.parse(text, JobSpec, path)
+    if job.plan is None and job.alternatives is None and "plan" not in options:
+        given = job.to_dict()
+        return given | _with_profile(given.get("model"), beside)
+
+    def position(*keys: int | str) -> str:
+        line, column = yaml_spec.locate(text, keys)
+        return f"{path}:{line}:{column}"
+
+    if (plan := options.pop("plan", None)) is not None:
+        job = job.model_copy(update={"plan": os.path.abspath(plan), "alternatives": None})
+        position = _at_option
+    return _sent(job, position, beside, options, client)
+
+
+def _of_plan(command: list[str], options: dict[str, Any], client: Client) -> dict[str, Any]:
+    """The job of --plan, with a command or the one that trains the plan's model."""
+    from berth.live.spec import JobSpec
+
+    plan = options.pop("plan")
+    name = Path(plan).stem[:200]
+    job = JobSpec(plan=os.path.abspath(plan), run=command or None, name=name, cwd=os.getcwd())
+    return _sent(job, _at_option, Path(), options, client)
+
+
+def _of_goal(command: list[str], options: dict[str, Any], client: Client) -> dict[str, Any]:
+    """The job of a goal: its alternatives are planned by the controller."""
+    from berth.live.planned import training_command
+    from berth.workload.shapes import parse_work
+
+    model, examples = options.pop("model", None), options.pop("examples", None)
+    if model is None or examples is None:
+        raise InputError(
+            "a goal needs a model and its examples",
+            hint="write it like: berth submit --model ctrdnn --examples 2B --deadline 6h",
+        )
+    amount = parse_work(f"{examples} examples").amount
+    body: dict[str, Any] = {"model": model, "examples": amount}
+    if "deadline" in options:
+        body["deadline_s"] = seconds(options.pop("deadline"))
+    if "throughput" in options:
+        body["examples_per_s"] = read_positive("--throughput", per_second, options.pop("throughput"))
+    if "budget" in options:
+        body["budget_usd"] = dollars("--budget", options.pop("budget"))
+    goals = len(body) - 2
+    if "rows" in options:
+        body["rows"] = parse_work(f"{options.pop('rows')} examples").amount
+    if goals != 1:
+        raise InputError(
+            "a job has one goal", hint="give one of --deadline 6h, --throughput 100k/s and --budget 200"
+        )
+    given: dict[str, Any] = client.post("plans", body=body)
+    run = command or training_command(model, "examples", amount)
+    return given | {"run": run, "name": model, "cwd": os.getcwd()}
+
+
+def _sent(
+    job: JobSpec, position: Callable[..., str], beside: Path, options: dict[str, Any], client: Client
+) -> dict[str, Any]:
+    from berth.live.planned import cluster_of, sent_job
+
+    if "deadline" in options:
+        job = job.model_copy(update={"deadline": seconds(options.pop("deadline"))})
+    return sent_job(job, position, beside, cluster_of(client.get("cluster")), os.getcwd())
+
+
+def _at_option(*keys: int | str) -> str:
+    return "--plan"
 
 
 def _with_profile(model: Any, beside: Path) -> dict[str, Any]:
@@ -139,5 +235,6 @@ def _show_dry_run(answer: dict[str, Any], options: LiveOptions) -> None:
     else:
         machines = ", ".join(f"{name}:{count}" for name, count in answer["machines"].items())
         when = in_about(answer["starts"], answer["now"])
-        text = f"it would start {when} within one {answer['tier']} (modelled), on {machines}"
+        shape = f" as {answer['shape']}" if answer.get("shape") else ""
+        text = f"it would start {when}{shape} within one {answer['tier']} (modelled), on {machines}"
     console().print(text, markup=False)

@@ -10,7 +10,7 @@ import typer
 from berth.cli.live_options import JobName, LiveOptions, ago, clock, in_about, places, print_warnings
 from berth.cli.option_groups import expand_options
 from berth.report import terminal
-from berth.units import format_count, format_wait
+from berth.units import format_count, format_usd_per_hour, format_wait
 
 EXAMPLE = "berth why j17"
 HISTORY_EXAMPLE = "berth history j17"
@@ -40,7 +40,8 @@ def why(*, job: JobName, options: LiveOptions) -> None:
     elif answer.get("expected_end") is not None:
         console.print(f"It should end {in_about(answer['expected_end'], time.time())} (modelled).")
     if answer.get("places"):
-        console.print(f"It is on {places(answer, most=8)}, within one {answer['tier']}.")
+        shape = f", as {answer['shape']}" if answer.get("shape") else ""
+        console.print(f"It is on {places(answer, most=8)}, within one {answer['tier']}{shape}.", markup=False)
     if answer.get("waits_for_release"):
         console.print(f"It waits for these attempts to end: {', '.join(answer['waits_for_release'])}.")
     if answer.get("free"):
@@ -49,9 +50,27 @@ def why(*, job: JobName, options: LiveOptions) -> None:
             for row in answer["free"]
         ]
         console.print(terminal.table("", ["group", "devices", "free", "most on one machine"], rows))
+    if answer.get("alternatives"):
+        _print_alternatives(answer["alternatives"])
     if answer.get("slowdown_by_tier"):
         slow = ", ".join(f"{tier} {value:.2f}x" for tier, value in answer["slowdown_by_tier"].items())
         console.print(f"Step time by spread: {slow}.")
+
+
+def _print_alternatives(alternatives: list[dict[str, Any]]) -> None:
+    rows = [
+        [
+            one["name"],
+            one["devices"],
+            format_wait(one["run_s"]),
+            "-" if one["fits_now"] is None else f"within one {one['fits_now']}",
+            "-" if one["run_now_s"] is None else format_wait(one["run_now_s"]),
+            "-" if one["usd_per_hour"] is None else format_usd_per_hour(one["usd_per_hour"]),
+        ]
+        for one in alternatives
+    ]
+    columns = ["alternative", "devices", "takes", "fits now", "takes there", "price"]
+    terminal.console().print(terminal.table("", columns, rows, left=2))
 
 
 def _print_waiting(answer: dict[str, Any]) -> None:
@@ -125,6 +144,8 @@ def _event(event: dict[str, Any]) -> str:
     parts = []
     if "places" in event:
         parts.append(_places(event))
+    if "shape" in event:
+        parts.append(f"as {event['shape']}")
     if "reason" in event:
         parts.append(event["reason"])
     if event.get("by"):

@@ -10,6 +10,7 @@ from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
 from berth.schedule.queue import count_waiting, dequeue_at, enqueue, set_order
 from berth.schedule.records import Action, Array, JobStatus, World, places_of
+from berth.schedule.shape_choice import take_shape
 from berth.simulate.engine import devices_in_use, running_wake
 
 _OVERRUN = 0.25  # a job that outlives its estimate is expected to need this share more
@@ -163,24 +164,31 @@ def set_external(world: World, machine: int, devices: int) -> int:
 
 @entry
 def start_as_recorded(
-    world: World, row: int, hosts: Array, counts: Array, tier: int, now: float, reason: int
+    world: World, row: int, hosts: Array, counts: Array, parts: Array, tier: int, now: float, reason: int
 ) -> None:
-    """Starts a waiting gang on the places that the journal names, without asking the policy."""
+    """Starts a waiting job on the places that the journal names, without asking the policy; part -1: not tied."""
     world.state[0].now = now
     dequeue(world, row)
     claim = -1
     for i in range(len(hosts)):
         claim = claim_on_host(world, claim, hosts[i], counts[i])
+        world.places[claim].part = parts[i]
     start_on(world, row, claim, tier, now, reason)
     start_attempt(world, row, now)
 
 
 @entry
-def place_of(world: World, row: int, hosts: Array, counts: Array) -> int:
-    """Writes the hosts of a running job and its devices on each into arrays; returns how many."""
+def use_shape(world: World, row: int, number: int) -> None:
+    """Describes a waiting job by one of its shapes."""
+    take_shape(world, row, number)
+
+
+@entry
+def place_of(world: World, row: int, hosts: Array, counts: Array, parts: Array) -> int:
+    """Writes the hosts of a running job, its devices on each and their tied parts into arrays; returns how many."""
     size = 0
     for place in places_of(world, world.jobs[row].first_place):
-        hosts[size], counts[size] = place.host, place.count
+        hosts[size], counts[size], parts[size] = place.host, place.count, place.part
         size += 1
     return size
 

@@ -28,6 +28,7 @@ class Member:
     local_rank: int
     machine: str
     devices: tuple[int, ...]  # numbers of its devices on that machine
+    part: str | None = None  # of its job's shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Launch:
     cwd: str | None = None
     grace_s: float = 30.0
     memory_bytes: int | None = None
+    plan: str | None = None  # text of the plan that the job runs; its processes find it as a file
 
 
 @dataclass(frozen=True, slots=True)

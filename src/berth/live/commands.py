@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth.errors import InputError, UnknownNameError
-from berth.live.demand import device_types_of, fits, nearest_tier_of, sensitivity_key
+from berth.live.demand import bind_requested, device_types_of, fits, nearest_tier_of, sensitivity_key
 from berth.live.job import Job
 from berth.live.records import DRAINED, Record
 from berth.live.spec import JobSpec, spec_from_dict, submission
 from berth.live.state import ControllerState
 from berth.live.store import Store
 from berth.units import format_count
+from berth.workload.shapes import Offer
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,9 @@ def check_fits(state: ControllerState, spec: JobSpec) -> None:
     """Refuse a job that can never run, with the reason."""
     if spec.run is None:
         raise InputError("the job has no command", hint="a plan is read by `berth submit`, not by the API")
+    if spec.offer is not None:
+        _check_offer_fits(state, spec.offer)
+        return
     cluster = state.cluster
     kinds = state.setup.device_type_names
     for name in [spec.kind] if spec.kind else spec.any_of or []:
@@ -86,6 +90,14 @@ def check_fits(state: ControllerState, spec: JobSpec) -> None:
     if not fits(state.setup, spec):
         wanted = format_count(spec.gpus, "device")
         raise ConflictError(f"no {spec.required} of {cluster.name} ever holds {wanted} of one type")
+
+
+def _check_offer_fits(state: ControllerState, offer: Offer) -> None:
+    """Refuse alternatives that the cluster can never hold, or a deadline that none meets."""
+    try:
+        bind_requested(offer, state.cluster)
+    except InputError as error:
+        raise ConflictError(error.what, hint=error.hint) from None
 
 
 def cancel(job: str) -> Command:
@@ -152,6 +164,8 @@ def learn(job: str, tier: int, step_s: float) -> Command:
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
         found = active(state, store, job)
+        if found.spec.offer is not None:  # step times of alternatives are stated
+            return Answer((), {"job": job, "step_s": step_s})
         key = sensitivity_key(state.setup, found.spec)
         body = {"key": key, "tier": tier, "step_s": step_s}
         return Answer((Record(now, "learned", None, body),), {"job": job, "key": key, "step_s": step_s})

@@ -16,6 +16,8 @@ from berth.live import _kernels
 from berth.live.job import Job, Seat, seat_from_list
 from berth.live.lifecycle import QUEUED
 from berth.live.records import Record
+from berth.live.scheduled_shapes import Place, part_seats, tied_places
+from berth.live.spec import shape_of
 from berth.live.state import ControllerState
 from berth.schedule.failures import raise_failure
 from berth.schedule.records import Action
@@ -81,7 +83,7 @@ def _take(state: ControllerState, decisions: Decisions) -> list[Record]:
             "reason": reason,
             "saves": _finite(record["saves_s"]),
             "waited": float(record["waited_s"]),
-        }
+        } | ({} if attempt.shape is None else {"shape": attempt.shape})
         made.append(Record(state.now, kind, job.id, body))
     return made
 
@@ -98,14 +100,19 @@ def _finite(value: float) -> float | None:
 
 def _seats(state: ControllerState, row: int) -> tuple[Seat, ...]:
     """Return the devices of a gang that was just placed, by machine."""
-    gpus = int(state.world.jobs[row]["gpus"])
-    hosts, counts = np.empty(gpus, np.int32), np.empty(gpus, np.int32)
-    size = _kernels.place_of(state.native_world, row, hosts, counts)
+    job = _job_at(state, row)
+    bound = state.shape_at(job)
+    most = int(state.world.jobs[row]["gpus"]) if bound is None else bound.size
+    hosts, counts, parts = (np.empty(most, np.int32) for _ in range(3))
+    size = _kernels.place_of(state.native_world, row, hosts, counts, parts)
     at = state.world.hosts[hosts[:size]]
-    places = sorted(
-        zip(at["machine"].tolist(), at["device_type"].tolist(), counts[:size].tolist(), strict=True)
-    )
-    return tuple(state.devices.pick(machine, kind, count) for machine, kind, count in places)
+    columns = at["machine"], at["device_type"], counts[:size], parts[:size]
+    places = sorted(zip(*(column.tolist() for column in columns), strict=True))
+    if bound is None:
+        return tuple(state.devices.pick(machine, kind, count) for machine, kind, count, _ in places)
+    shape = shape_of(job.spec, bound.shape.name)
+    assert shape is not None
+    return part_seats(shape, bound.shape, places, state.devices, state.cluster)
 
 
 def replay_pass(state: ControllerState, recorded: Sequence[Record], *, trust: bool) -> None:
@@ -145,19 +152,35 @@ def _apply_as_recorded(state: ControllerState, recorded: Sequence[Record]) -> No
             state.requeue(job, "evict")
             continue
         seats = tuple(seat_from_list(seat) for seat in record.body["seats"])
-        take_seats(state, job, seats, int(record.body["tier"]), reason)
+        take_seats(state, job, seats, int(record.body["tier"]), reason, record.body.get("shape"))
         attempt = state.place(job, seats, int(record.body["tier"]))
         assert attempt.token == record.body["token"]
 
 
-def take_seats(state: ControllerState, job: Job, seats: Sequence[Seat], tier: int, reason: int) -> None:
-    """Place a waiting job on these devices."""
+def take_seats(
+    state: ControllerState, job: Job, seats: Sequence[Seat], tier: int, reason: int, name: str | None = None
+) -> None:
+    """Place a waiting job on these devices; `name`: the alternative that it runs."""
+    places = [(seat.machine, seat.device_type, len(seat.devices), -1) for seat in seats]
+    if name is not None:
+        places = _take_shape(state, job, seats, name)
     hosts = state.world.hosts
     where = [
-        np.flatnonzero((hosts["machine"] == s.machine) & (hosts["device_type"] == s.device_type))[0]
-        for s in seats
+        np.flatnonzero((hosts["machine"] == machine) & (hosts["device_type"] == kind))[0]
+        for machine, kind, *_ in places
     ]
-    counts = np.array([len(seat.devices) for seat in seats], np.int32)
+    counts, parts = (np.array([place[at] for place in places], np.int32) for at in (2, 3))
     _kernels.start_as_recorded(
-        state.native_world, job.row, np.array(where, np.int32), counts, tier, state.now, reason
+        state.native_world, job.row, np.array(where, np.int32), counts, parts, tier, state.now, reason
     )
+
+
+def _take_shape(state: ControllerState, job: Job, seats: Sequence[Seat], name: str) -> list[Place]:
+    """Describe a job by one of its alternatives; return its places on these devices."""
+    bound = state.shapes_of(job)
+    number = next(at for at, one in enumerate(bound) if one.shape.name == name)
+    first = int(state.world.jobs[job.row]["first_shape"])
+    _kernels.use_shape(state.native_world, job.row, first + number)
+    shape = shape_of(job.spec, name)
+    assert shape is not None
+    return tied_places(seats, bound[number], shape)

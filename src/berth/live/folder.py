@@ -22,6 +22,7 @@ from berth.live.private import make_folders
 
 SUPERVISE = Path(supervise.__file__).parent
 LIVE, ENDED = "live", "ended"
+PLAN = supervise.PLAN
 
 
 def archive_supervisor(root: Path) -> Path:
@@ -62,6 +63,8 @@ class Folder:
         target = self.path / "launch.json"
         if target.exists() or self.stopped:
             return False
+        if launch.plan is not None:
+            write_whole(self.path / PLAN, launch.plan)
         write_whole(target, json.dumps(asdict(launch) | {"address": address}))
         return True
 

@@ -13,6 +13,7 @@ import heapq
 import math
 from dataclasses import dataclass, field, replace
 
+from berth.cluster.model import Cluster
 from berth.live import _kernels
 from berth.live.decisions import decide
 from berth.live.job import Job
@@ -37,6 +38,7 @@ class Forecast:
     starts: dict[str, float] = field(default_factory=dict)
     places: dict[str, dict[str, int]] = field(default_factory=dict)  # devices by machine
     tiers: dict[str, str] = field(default_factory=dict)
+    shapes: dict[str, str] = field(default_factory=dict)  # alternatives in which jobs start
     ends: dict[str, float] = field(default_factory=dict)
     reasons: dict[str, int] = field(default_factory=dict)  # of the start: see schedule/reasons.py
     after: dict[str, list[str]] = field(default_factory=dict)  # jobs whose end allows its start
@@ -60,6 +62,8 @@ def overdue_s(state: ControllerState, job: Job, now: float) -> float:
     record = state.world.jobs[job.row]
     speed, touched = float(record["speed"]), float(record["updated_s"])
     estimate_s = job.spec.duration or state.durations.get(job.spec.name) or DEFAULT_DURATION_S
+    if job.spec.offer is not None and record["shape_count"]:
+        estimate_s = job.spec.offer.work.amount * float(state.world.shapes[record["shape"]]["unit_s"])
     worked_s = max(0.0, now - max(touched, float(record["restored_at_s"]))) * speed
     if float(record["work_s"]) - float(record["true_remaining_s"]) + worked_s < estimate_s:
         return 0.0
@@ -176,6 +180,8 @@ class _Play:
             places[machine] = places.get(machine, 0) + len(seat.devices)
         found.starts[name], found.places[name] = record.time, places
         found.tiers[name], found.reasons[name] = state.setup.tiers[attempt.tier], int(record.body["reason"])
+        if attempt.shape is not None:
+            found.shapes[name] = attempt.shape
         there = [job for job, machines in self._ended.items() if machines & set(places)]
         found.after[name] = there or list(self._ended)
         found.displaced[name] = [one.job for one in evicted if one.job and name in one.body.get("by", [])]
@@ -202,6 +208,47 @@ class _Play:
             codes = [0] if token == job.token else []
             state.apply(Record(now, "exited", name, {"token": token, "codes": codes, "lost": not codes}))
         self.result.ends[name] = now
+
+
+def free_over_time(
+    state: ControllerState, *, now: float, pending: bool, within_s: float = 86_400.0, most: int = 4
+) -> list[tuple[float, tuple[int, ...]]]:
+    """Return moments at which more devices of a type are free than ever before, and the free devices of each type.
+
+    The state is played on, and used up; at most `most` moments, the first is now.
+    """
+    play = _Play(state, max(state.now, now))
+    play.begin(pending=pending)
+    found = [(play.result.now, _free_by_type(state))]
+    best = found[0][1]
+    for _ in range(EVENTS):
+        if len(found) >= most or not play.step() or state.now > play.result.now + within_s:
+            break
+        free = _free_by_type(state)
+        if any(have > before for have, before in zip(free, best, strict=True)):
+            found.append((state.now, free))
+            best = tuple(map(max, free, best))
+    return found
+
+
+def _free_by_type(state: ControllerState) -> tuple[int, ...]:
+    hosts = state.world.hosts
+    kinds = range(len(state.setup.device_type_names))
+    return tuple(int(hosts["free"][hosts["device_type"] == kind].sum()) for kind in kinds)
+
+
+def cluster_of_free(cluster: Cluster, free: tuple[int, ...]) -> Cluster:
+    """Return a cluster with this number of devices of each type, taken from its first machines."""
+    left = list(free)
+    machines = []
+    for machine in cluster.machines:
+        devices = []
+        for kind, count in machine.devices:
+            taken = min(count, left[kind])
+            left[kind] -= taken
+            devices.append((kind, taken))
+        machines.append(replace(machine, devices=tuple(one for one in devices if one[1])))
+    return replace(cluster, machines=tuple(machines))
 
 
 def dry_run(

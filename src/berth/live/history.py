@@ -16,7 +16,7 @@ from berth.live.store import Store
 from berth.schedule.reasons import CODES
 
 _END = ("code", "codes", "stopped", "lost", "done", "cause", "detail")
-_SHOWN = (*_END, "token", "priority", "waited", "saves", "by")
+_SHOWN = (*_END, "token", "priority", "waited", "saves", "by", "shape")
 
 
 class Setups:
@@ -113,6 +113,7 @@ def _attempt(number: int, attempt: AttemptTrack, setup: Setup) -> dict[str, Any]
     start, left, end = attempt.start, attempt.left, attempt.end
     row = {"token": start["token"], "number": number, "placed": attempt.placed_at}
     row |= placement(start, setup.cluster) | {"reason": CODES[int(start["reason"])]}
+    row |= {"shape": start["shape"]} if "shape" in start else {}
     if left is not None:
         row |= {"left": attempt.left_at, "left_for": CODES[int(left["reason"])]}
         row |= {} if "token" in left else {"by": left.get("by", [])}  # an eviction, not a move

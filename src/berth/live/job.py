@@ -17,15 +17,18 @@ class Seat:
     machine: int
     device_type: int
     devices: tuple[int, ...]
+    part: int | None = None  # of the job's shape; None: the job has none
 
     def to_list(self) -> list[Any]:
         """Return it as the journal has it."""
-        return [self.machine, self.device_type, list(self.devices)]
+        plain = [self.machine, self.device_type, list(self.devices)]
+        return plain if self.part is None else [*plain, self.part]
 
 
 def seat_from_list(plain: list[Any]) -> Seat:
     """Return the seat that `to_list` describes."""
-    return Seat(int(plain[0]), int(plain[1]), tuple(int(number) for number in plain[2]))
+    part = int(plain[3]) if len(plain) > 3 else None
+    return Seat(int(plain[0]), int(plain[1]), tuple(int(number) for number in plain[2]), part)
 
 
 @dataclass(slots=True)
@@ -41,6 +44,7 @@ class Attempt:
     state: AttemptState = WAITS
     why: StopReason | None = None  # why it stops
     began: float | None = None  # when it was seen running
+    shape: str | None = None  # the alternative that it runs, by name
 
     @property
     def machines(self) -> tuple[int, ...]:
@@ -83,6 +87,7 @@ class Job:
     first_start: float | None = None
     not_before: float = 0.0  # while delayed
     ended: float | None = None
+    shape: str | None = None  # of its last attempt, by name; None: a gang
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a snapshot and the table of ended jobs have it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from berth.live.scheduled_jobs import with_usage
 from berth.live.setup import Setup
 from berth.live.state import ControllerState
 from berth.schedule.reasons import ReasonCode
-from berth.schedule.records import JobStatus
+from berth.schedule.records import Array, JobStatus
 
 _KEPT = ("attained_gpu_s", "ran_s", "evictions", "moves", "waited_s", "first_start_s", "restored_at_s")
 _WORK = ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s")
@@ -59,13 +60,24 @@ def _requeue_all(old: ControllerState, new: ControllerState) -> None:
         _delay_or_requeue(new, job)
         new.add(job)
         fresh = new.world.jobs[job.row]
-        for name in (*_KEPT, *_WORK, "arrival_s"):
+        for name in (*_KEPT, "arrival_s"):
             fresh[name] = record[name]
+        in_new_shape = _seconds_of_work(old, record, new, fresh)
+        for name in _WORK:
+            fresh[name] = record[name] * in_new_shape
         if job.state == DELAYED and job.ends_as is None:
             new.delayed.add(job.id)
         elif job.state != DELAYED and (job.ends_as is None or job.token is not None):
             new.join(new.native_world, new.hooks, job.row, new.now)
             fresh["queued_since_s"] = job.since
+
+
+def _seconds_of_work(old: ControllerState, record: Array, new: ControllerState, fresh: Array) -> float:
+    """Return how many seconds in the shape of the new record a second in that of the old one is; 1 for gangs."""
+    if not (record["shape_count"] and fresh["shape_count"]):
+        return 1.0
+    before, after = old.world.shapes[record["shape"]], new.world.shapes[fresh["shape"]]
+    return float(after["unit_s"] / before["unit_s"])
 
 
 def _delay_or_requeue(new: ControllerState, job: Job) -> None:
@@ -93,7 +105,7 @@ def _restore_attempt(
         attempt.tier = tier_of(new, seats)
         record = new.world.jobs[job.row]
         restored_at_s = float(record["restored_at_s"])
-        take_seats(new, job, seats, attempt.tier, int(ReasonCode.NONE))
+        take_seats(new, job, seats, attempt.tier, int(ReasonCode.NONE), attempt.shape)
         record["restored_at_s"] = restored_at_s  # it never stopped: nothing is restored
     elif holds_place:
         _requeue_lost(new, job)
@@ -119,7 +131,7 @@ def _remaining_seats(
         machine = names.get(old.cluster.machines[seat.machine].name)
         kind = kinds.get(old.cluster.device_types[seat.device_type].name)
         if machine is not None and kind is not None and new.devices.has(machine, kind, seat.devices):
-            found.append(Seat(machine, kind, seat.devices))
+            found.append(replace(seat, machine=machine, device_type=kind))
     return tuple(found)
 
 

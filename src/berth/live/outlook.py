@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from berth.live import views
+from berth.live.alternatives import Alternative, alternatives_of, instead
 from berth.live.demand import device_types_of
 from berth.live.forecast import Forecast, forecast, overdue_s
 from berth.live.job import Job
@@ -43,6 +44,8 @@ class Need:
     closed: tuple[str, ...]  # machines that take no jobs
     near: str | None = None  # the tier that it waits for, if a farther one is allowed too
     near_free: int = 0  # the most that one group of that tier has free
+    alternatives: tuple[Alternative, ...] = ()  # of a job that has some
+    shape: str | None = None  # the alternative that it waits for
 
 
 class Outlook:
@@ -82,6 +85,7 @@ class Outlook:
         if need.in_service < need.gpus:
             return _too_few(need)
         parts = [f"needs {self._wanted(name, need)}{self._start(name, now)}"]
+        parts += [text] if (text := self._instead(name, need, now)) is not None else []
         groups = self.overtakers_of(name).groups
         parts += [_PASSES[one.how, one.count > 1].format(self._list(one.first, one.count)) for one in groups]
         return "; ".join(parts)
@@ -89,10 +93,19 @@ class Outlook:
     def _wanted(self, name: str, need: Need) -> str:
         """`32 devices; 18 are free`; where it waits for a nearer place than it must have, `32 devices in one rack`."""
         devices, free = format_count(need.gpus, "device"), need.free
+        if need.alternatives:
+            target = self.expected.shapes.get(name, need.shape)
+            return next((one.devices for one in need.alternatives if one.name == target), devices)
         if need.near is not None and self.expected.tiers.get(name, need.near) == need.near:
             best = f"; {free} free, at most {need.near_free} in one" if free else "; none is free"
             return f"{devices} in one {need.near}{best}"
         return f"{devices}; {free} {'is' if free == 1 else 'are'} free"
+
+    def _instead(self, name: str, need: Need, now: float) -> str | None:
+        """What the alternatives would give that fit now, compared with what the job waits for."""
+        expected = self.expected
+        target = expected.shapes.get(name, need.shape)
+        return instead(need.alternatives, target, now, expected.starts.get(name), expected.ends.get(name))
 
     def overtakers_of(self, name: str) -> Overtakers:
         """Return the jobs behind this one in the queue that start before it."""
@@ -159,6 +172,12 @@ def needs_of(state: ControllerState, jobs: Sequence[Job]) -> dict[str, Need]:
         if asked not in capacity:
             capacity[asked] = _capacity(state, *asked)
         free, most, _ = capacity[asked]
+        if alternatives := tuple(alternatives_of(state, job)):
+            size, tier = views.size_of(state, job), state.setup.tiers[asked[1]]
+            shape = state.shape_at(job)
+            name = None if shape is None else shape.shape.name
+            needs[job.id] = Need(size, free, size, tier, closed, alternatives=alternatives, shape=name)
+            continue
         needs[job.id] = Need(job.spec.gpus, free, most, state.setup.tiers[asked[1]], closed)
         near = _tier_waited_for(state, job)
         if near < asked[1]:

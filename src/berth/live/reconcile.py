@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth.cluster.model import Cluster
-from berth.live.backend import AttemptStatus, Forget, Launch, MachineStatus, Member, Observation, Order, Stop
+from berth.live.backend import AttemptStatus, Forget, Launch, MachineStatus, Observation, Order, Stop
 from berth.live.job import Attempt
 from berth.live.lifecycle import LAUNCHING, RUNNING, STOPPING, WAITS, Cause
+from berth.live.members import members_of, plan_text
 from berth.live.records import CLOSED, LOST, Record
 from berth.live.state import ControllerState
 
@@ -162,23 +163,8 @@ def launch_of(state: ControllerState, attempt: Attempt) -> Launch:
         cwd=job.spec.cwd,
         grace_s=job.spec.grace,
         memory_bytes=job.spec.memory,
+        plan=plan_text(job.spec, attempt.shape),
     )
-
-
-def members_of(state: ControllerState, attempt: Attempt) -> tuple[Member, ...]:
-    """Return the processes of a gang: one for each device or machine, in the order of its seats."""
-    per_machine: dict[int, list[int]] = {}
-    for seat in attempt.seats:
-        per_machine.setdefault(seat.machine, []).extend(seat.devices)
-    members: list[Member] = []
-    for machine, devices in per_machine.items():
-        name = state.cluster.machines[machine].name
-        if state.jobs[attempt.job].spec.per == "machine":
-            members.append(Member(len(members), 0, name, tuple(devices)))
-        else:
-            for local, device in enumerate(devices):
-                members.append(Member(len(members), local, name, (device,)))
-    return tuple(members)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ are refused. Versions:
 1. no `v`; a submission names its model, which may be the path of a file
 2. a submission has the numbers of its job's profile
 3. `opened` has an epoch, which is part of the tokens of the attempts that follow
-4. `external` was called `foreign`
+4. `external` was called `foreign` before
+5. a submission may have alternatives and plans; a start then has the name of its shape, and its seats their parts
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from typing import Any
 from berth.errors import InputError
 from berth.live.profiles import journalled_numbers
 
-VERSION = 4
+VERSION = 5
 _RENAMED = {"foreign": "external"}  # before version 4
 DECISIONS = ("start", "evict", "move")
 # why a machine takes no jobs: it is lost, it was drained in berth, or the engine has closed it

@@ -11,6 +11,7 @@ import numpy as np
 from berth.live import _kernels
 from berth.live.demand import device_types_of, sensitivity_key, tier_range_of
 from berth.live.job import Job
+from berth.live.scheduled_shapes import bound_alternatives, fewest_devices, with_offer, without_other_shapes
 from berth.live.sensitivity import Sensitivities, learned_slowdowns
 from berth.live.setup import DEFAULT_DURATION_S, Setup
 from berth.native.kernels import specialize
@@ -20,6 +21,7 @@ from berth.schedule.hooks import hooks
 from berth.schedule.policies.berth import Berth, Rank
 from berth.schedule.records import DECISION, DEMAND, MAX_TIERS, USER, WAIT_STATS, Array, World
 from berth.schedule.world import new_jobs, new_world
+from berth.workload.binding import BoundShape
 
 _FIRST = 256  # rows at the start
 
@@ -50,6 +52,7 @@ class ScheduledJobs:
         self.durations: dict[str, float] = {}  # of ended jobs, by name
         self.now = 0.0
         self._sensitivities = Sensitivities(setup.cluster)
+        self._bound: dict[str, tuple[BoundShape, ...]] = {}  # alternatives, by job
 
     @property
     def world(self) -> World:
@@ -65,17 +68,39 @@ class ScheduledJobs:
         """Add a job, with a row of the scheduler's arrays."""
         self.jobs[job.id] = job
         self._reserve_row()
-        self.world = _with_demand(self.world, job.spec.gpus, self.timers)
+        bound = self.shapes_of(job)
+        fewest = fewest_devices(bound) if job.spec.offer is not None else job.spec.gpus
+        self.world = _with_demand(self.world, fewest, self.timers)
         self.world = _with_user(self.world, self.users.setdefault(job.user, len(self.users)))
         job.row = len(self.rows)
         self.rows.append(job)
         self._write_record(job)
+
+    def shapes_of(self, job: Job) -> tuple[BoundShape, ...]:
+        """Return the alternatives of a job that the cluster can hold; none for a gang."""
+        if job.spec.offer is None:
+            return ()
+        if job.id not in self._bound:
+            self._bound[job.id] = bound_alternatives(job.spec.offer, self.cluster)
+        return self._bound[job.id]
+
+    def shape_at(self, job: Job) -> BoundShape | None:
+        """Return the shape in which a job runs, or in which it waits to; None for a gang."""
+        record = self.world.jobs[job.row]
+        number = int(record["shape"]) - int(record["first_shape"])
+        return self.shapes_of(job)[number] if record["shape_count"] else None
+
+    def forget_shapes(self, job: Job) -> None:
+        """Drop what is known of the alternatives of a job that has ended."""
+        self._bound.pop(job.id, None)
 
     def _reserve_row(self) -> None:
         """Make sure that one more row fits."""
         if len(self.rows) < len(self.world.jobs):
             return
         kept = [row for row, job in enumerate(self.rows) if job is not None]
+        if len(self.world.shapes):
+            self.world = without_other_shapes(self.world, kept)
         self.world = _with_free_rows(self.world, np.array(kept, np.int64))
         self.rows = [job for job in self.rows if job is not None]
         for row, job in enumerate(self.rows):
@@ -84,15 +109,19 @@ class ScheduledJobs:
 
     def _write_record(self, job: Job) -> None:
         """Write the record of a new job."""
-        spec, record = job.spec, self.world.jobs[job.row]
+        spec, record, bound = job.spec, self.world.jobs[job.row], self.shapes_of(job)
         record["arrival_s"], record["gpus"], record["priority"] = self.now, spec.gpus, spec.priority
-        record["demand"] = np.searchsorted(self.world.demands["gpus"], spec.gpus)
+        fewest = fewest_devices(bound) if spec.offer is not None else spec.gpus
+        record["demand"] = np.searchsorted(self.world.demands["gpus"], fewest)
         record["delay_timer_s"][: len(self.timers)] = self.timers
         record["user"] = self.users[job.user]
         # the default policy evicts only jobs that are declared preemptible; all may be migrated unless declared not to
         default = isinstance(self.policy, Berth) and self.policy.order_by == Rank.SERVICE
         record["preemptible"] = not default if spec.preemptible is None else spec.preemptible
         record["movable"] = spec.preemptible is not False
+        if spec.offer is not None and bound:
+            self.world = with_offer(self.world, job.row, spec.offer, bound, self.cluster)
+            return
         kinds = device_types_of(self.setup, spec)
         record["device_type"] = kinds[0] if len(kinds) == 1 else -1
         every = len(kinds) == len(self.setup.device_type_names)
@@ -107,7 +136,7 @@ class ScheduledJobs:
     def apply_steps(self, job: Job) -> None:
         """Write the slowdown of a job by its measured step times, if there are any."""
         known = self.step_s.get(sensitivity_key(self.setup, job.spec))
-        if not known:
+        if not known or job.spec.offer is not None:
             return
         record = self.world.jobs[job.row]
         self._sensitivities.write(record, job.profile, job.spec.gpus)

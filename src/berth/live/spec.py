@@ -5,6 +5,9 @@ gpus: 8
 run: python train.py --epochs 90
 model: resnet50          # its slowdown by tier, until its own step times are known
 duration: 6h             # an estimate; by default from earlier jobs of this name
+
+A job that can run in several ways has `work` and `alternatives` instead of `gpus` and `kind`: see
+`workload/shape_spec.py`.
 """
 
 from __future__ import annotations
@@ -12,9 +15,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -27,9 +32,12 @@ from pydantic import (
 )
 
 from berth.errors import InputError
+from berth.live.offer import ONE_LINE, Alternatives, Plans, WorkText, check_offer, offer_from_sent
 from berth.live.profiles import NO_OTHER_KEYS, InlineProfile, numbers_of
 from berth.spec import Bytes, Seconds, Spec
 from berth.units import as_sent, format_seconds, seconds, size_bytes
+from berth.workload.shape_spec import Amount, ShapeSpec
+from berth.workload.shapes import MAX_ALTERNATIVES, Offer, Shape, parse_work
 
 
 def said(words: str) -> WrapValidator:
@@ -46,13 +54,15 @@ def said(words: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-# no controls (C0, C1), no invisible or bidirectional marks, no line separators
-_ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+$"
-
-
 def _whole(value: Any) -> Any:
     """A number without a fraction is an integer, however JSON writes it: 4.0 is 4."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _work(text: str) -> str:
+    """An amount of work, checked and unchanged."""
+    parse_work(text)
+    return text
 
 
 Whole = BeforeValidator(_whole)
@@ -61,7 +71,7 @@ Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True), Whole]
 Name = Annotated[
     str,
     StringConstraints(strip_whitespace=True),
-    Field(min_length=1, max_length=200, pattern=_ONE_LINE),
+    Field(min_length=1, max_length=200, pattern=ONE_LINE),
     said("must be one line, without characters that control a terminal or the direction of text"),
 ]
 Word = Annotated[
@@ -112,20 +122,48 @@ class JobSpec(Spec):
     cwd: Folder | None = None
     memory: Bytes | None = None  # of one process; more and it fails
     step_pattern: Annotated[str, Field(max_length=500)] | None = None  # finds step times in its log
+    work: Annotated[str, AfterValidator(_work)] | None = None  # to compare alternatives by
+    batch: Amount | None = None  # examples of a step, where an alternative does not say
+    deadline: Annotated[Seconds, Field(gt=0)] | None = None  # after its submission
+    alternatives: Annotated[list[ShapeSpec], Field(min_length=1, max_length=MAX_ALTERNATIVES)] | None = None
+    plans: Plans = Field(default_factory=dict)  # contents of plan files, by their SHA-256
 
     @model_validator(mode="after")
     def _together(self) -> Self:
-        if self.run is None and self.plan is None:
+        if self.run is None and self.plan is None and self.alternatives is None:
             raise ValueError("give `run`, or a `plan`")
         self.check_together()
         return self
+
+    @cached_property
+    def offer(self) -> Offer | None:
+        """The alternatives of an accepted job, for the scheduler; None for a gang."""
+        if self.alternatives is None or self.work is None:
+            return None
+        plain = [_plain(one) for one in self.alternatives]
+        return offer_from_sent(self.work, self.batch, self.deadline, plain)
 
     def check_together(self) -> None:
         """Refuse fields that are valid alone but not together, and an invalid pattern."""
         if self.kind is not None and self.any_of is not None:
             raise InputError("give `kind` or `any_of`, not both")
+        self._check_alternatives()
         if self.step_pattern is not None:
             _check_pattern(self.step_pattern)
+
+    @property
+    def _has_shapes(self) -> bool:
+        return self.alternatives is not None or self.plan is not None
+
+    def _check_alternatives(self) -> None:
+        if not self._has_shapes:
+            for name in ("work", "batch", "deadline", "plans"):
+                if getattr(self, name):
+                    raise InputError(f"`{name}` is for a job with `alternatives`")
+            return
+        for name in ("gpus", "kind", "any_of", "required", "preferred", "duration", "per"):
+            if getattr(self, name) != JobSpec.model_fields[name].default:
+                raise InputError(f"`{name}` is for a gang; a plan or alternatives say it themselves")
 
     @property
     def argv(self) -> list[str]:
@@ -135,11 +173,21 @@ class JobSpec(Spec):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the fields that differ from the defaults, as JSON data."""
-        data: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True)
-        for name, unit in (("duration", "s"), ("grace", "s"), ("memory", "B")):
+        data: dict[str, Any] = self.model_dump(mode="json", exclude_defaults=True, exclude={"alternatives"})
+        for name, unit in (("duration", "s"), ("grace", "s"), ("memory", "B"), ("deadline", "s")):
             if name in data:
                 data[name] = as_sent(data[name], unit)
+        if self.alternatives is not None:
+            data["alternatives"] = [_plain(one) for one in self.alternatives]
         return data
+
+
+def _plain(shape: Any) -> dict[str, Any]:
+    """Return an alternative as JSON data, which those of the journal are."""
+    if isinstance(shape, dict):
+        return shape
+    plain: dict[str, Any] = shape.model_dump(mode="json", exclude_defaults=True)
+    return plain
 
 
 _TIME_UNITS = "(ns|us|ms|s|sec|min|m|h|d|day|days|w)"
@@ -170,15 +218,36 @@ class SentJob(JobSpec):
     duration: Annotated[float, Field(gt=0), _duration] | None = None
     grace: Annotated[float, Field(ge=0), _grace] = 30.0
     memory: Annotated[int, Field(gt=0), _memory] | None = None
+    work: WorkText | None = None
+    batch: Annotated[float, Field(gt=0, le=1e15, strict=True)] | None = None
+    deadline: Annotated[float, Field(gt=0), _duration] | None = None
+    alternatives: Alternatives | None = None  # type: ignore[assignment]  # of another form than in a file
 
     @model_validator(mode="after")
     def _together(self) -> Self:
         return self  # not in the schema: the API calls `check_together`
 
+    @property
+    def _has_shapes(self) -> bool:
+        return self.alternatives is not None  # `plan` is what an older `berth submit` had read
+
+    def check_together(self) -> None:
+        """Refuse fields that are valid alone but not together, and plans that are not what they are called."""
+        super().check_together()
+        if self.alternatives is not None:
+            check_offer(self.work, self.batch, self.alternatives, self.plans)
+
+
+def shape_of(spec: JobSpec, name: str | None) -> Shape | None:
+    """Return an alternative of a job by its name; None for a gang."""
+    if name is None or spec.offer is None:
+        return None
+    return next((shape for shape in spec.offer.alternatives if shape.name == name), None)
+
 
 def check_name(text: str) -> None:
     """Refuse a name that a terminal or a page could show as something else."""
-    if re.fullmatch(_ONE_LINE.removesuffix("$"), text) is None:
+    if re.fullmatch(ONE_LINE.removesuffix("$"), text) is None:
         raise InputError(f"{text!r} is not a name", hint="leave out characters that control text")
 
 
@@ -190,9 +259,11 @@ def submission(spec: JobSpec, user: str) -> dict[str, Any]:
 def spec_from_dict(plain: dict[str, Any]) -> JobSpec:
     """Return the job that `plain` wrote down. It was accepted then, so today's rules are not applied to it."""
     facts = {name: value for name, value in plain.items() if name in JobSpec.model_fields}
-    for name, read in (("duration", seconds), ("grace", seconds), ("memory", size_bytes)):
+    for name in ("duration", "grace", "deadline"):
         if name in facts:
-            facts[name] = read(facts[name])
+            facts[name] = seconds(facts[name])
+    if "memory" in facts:
+        facts["memory"] = size_bytes(facts["memory"])
     if isinstance(facts.get("model"), dict):
         facts["model"] = InlineProfile.model_construct(**facts["model"])
     return JobSpec.model_construct(**facts)

@@ -136,11 +136,14 @@ class ControllerState(ScheduledJobs):
     # -- attempts
 
     def place(self, job: Job, seats: tuple[Seat, ...], tier: int) -> Attempt:
-        """Create an attempt of a job on these devices."""
+        """Create an attempt of a job on these devices, in the shape that its record describes."""
         job.attempts += 1
         epoch = f".{self.epoch}" if self.epoch else ""
         token = f"{self.setup.store}-{job.id}.{job.attempts}{epoch}"
-        attempt = Attempt(token, job.id, job.attempts, seats, tier, self.now)
+        shape = self.shape_at(job)
+        name = None if shape is None else shape.shape.name
+        attempt = Attempt(token, job.id, job.attempts, seats, tier, self.now, shape=name)
+        job.shape = name
         self.devices.give(token, seats)
         self.attempts[token] = attempt
         transition(job, "start" if job.state == QUEUED else "move")
@@ -269,6 +272,7 @@ class ControllerState(ScheduledJobs):
             return
         job.state, job.ended = job.ends_as, self.now
         self.rows[job.row] = None
+        self.forget_shapes(job)
         del self.jobs[job.id]
         self.ended.append(job)
 

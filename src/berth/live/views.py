@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from berth.live.alternatives import alternatives_of
 from berth.live.backend import Blocker, Observation
 from berth.live.demand import device_types_of
 from berth.live.job import Attempt, Job
@@ -17,6 +18,7 @@ from berth.live.spec import JobSpec
 from berth.live.state import ControllerState
 from berth.schedule.reasons import CODES, Reason, ReasonCode, bring_up_to_date, explain
 from berth.units import format_count
+from berth.workload.shapes import devices_text
 
 _JOB_FIELDS = ("id", "user", "submitted", "attempts", "evictions", "failures")
 _SPEC_DEFAULTS = {"name": "job", "gpus": 1, "priority": 0}
@@ -41,14 +43,17 @@ def job_row(state: ControllerState, job: Job, *, details: bool = True) -> dict[s
 
 
 def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
-    """Return the spec of a job; its details are for its owner only."""
-    return {name: value for name, value in spec.to_dict().items() if details or name not in _DETAILS}
+    """Return the spec of a job without its plans; its details are for its owner only."""
+    hidden = ("plans",) if details else ("plans", *_DETAILS)
+    return {name: value for name, value in spec.to_dict().items() if name not in hidden}
 
 
 def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
     """Return a row without its spec, which does not change and needs no lock."""
     row = {name: getattr(job, name) for name in _JOB_FIELDS}
     row |= {name: getattr(job.spec, name) for name in _SPEC_DEFAULTS}
+    if (shape := state.shape_at(job)) is not None:
+        row |= {"gpus": shape.size, "shape": shape.shape.name}
     row |= {
         "state": state_of(state, job),
         "since": job.since,
@@ -92,7 +97,13 @@ def _concerns(state: ControllerState, job: Job, blocker: Blocker) -> bool:
     kinds = device_types_of(state.setup, job.spec)
     free = sum(int(host["free"]) for host in state.world.hosts if int(host["device_type"]) in kinds)
     blocked = sum(state.devices.count_blocked(machine, kind) for machine in blocker.devices for kind in kinds)
-    return free < job.spec.gpus <= free + blocked
+    return free < size_of(state, job) <= free + blocked
+
+
+def size_of(state: ControllerState, job: Job) -> int:
+    """Return the devices of a job: of its gang, or of the shape in which it runs or waits."""
+    shape = state.shape_at(job)
+    return job.spec.gpus if shape is None else shape.size
 
 
 def attempt_facts(state: ControllerState, attempt: Attempt) -> dict[str, Any]:
@@ -108,15 +119,20 @@ def attempt_facts(state: ControllerState, attempt: Attempt) -> dict[str, Any]:
             {"machine": names[s.machine].name, "kind": kinds[s.device_type].name, "devices": list(s.devices)}
             for s in attempt.seats
         ],
-    }
+    } | ({} if attempt.shape is None else {"shape": attempt.shape})
 
 
 def ended_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
     """Return an ended job of the store as a row."""
-    spec = {name: value for name, value in facts["spec"].items() if details or name not in _DETAILS}
+    hidden = ("plans",) if details else ("plans", *_DETAILS)
+    spec = {name: value for name, value in facts["spec"].items() if name not in hidden}
     row = {name: facts[name] for name in (*_JOB_FIELDS, "state", "first_start", "ended", "code")}
     row |= {name: spec.get(name, default) for name, default in _SPEC_DEFAULTS.items()}
     row |= {name: facts.get(name, default) for name, default in _END_DEFAULTS.items()}
+    if shape := next(
+        (one for one in spec.get("alternatives", ()) if one.get("name") == facts.get("shape")), None
+    ):
+        row |= {"gpus": sum(sum(part["devices"].values()) for part in shape["parts"]), "shape": shape["name"]}
     return row | {"spec": spec}
 
 
@@ -143,7 +159,7 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
         return Reason("delayed", f"{failed}; it is retried soon", seconds_left=left_s)
     if job.state == QUEUED:
         bring_up_to_date(state.world, job.row)
-    reason = explain(state.world.jobs[job.row], now, state.setup.tiers)
+    reason = explain(state.world.jobs[job.row], now, state.setup.tiers, shapes=_shape_names(state, job))
     holder = int(state.world.state[0]["last_reserved"])
     if (
         reason.code == CODES[ReasonCode.HELD_FOR_OTHER]
@@ -152,6 +168,16 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
     ):
         return replace(reason, sentence=f"the devices that would fit are reserved for {other.id}")
     return reason
+
+
+def _shape_names(state: ControllerState, job: Job) -> list[str]:
+    """Return the devices of a job's shapes, at their numbers among all shapes; none for a gang."""
+    record = state.world.jobs[job.row]
+    if not record["shape_count"]:
+        return []
+    return [""] * int(record["first_shape"]) + [
+        devices_text(one.shape.devices) for one in state.shapes_of(job)
+    ]
 
 
 def reason_row(reason: Reason) -> dict[str, Any]:
@@ -163,16 +189,16 @@ def reason_row(reason: Reason) -> dict[str, Any]:
 def why(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
     """Return the explanation of a job's state: the reason, its queue position, and the free devices of each rack."""
     reason = reason_of(state, job, now)
-    answer: dict[str, Any] = {"job": job.id, "state": state_of(state, job), "gpus": job.spec.gpus}
+    answer: dict[str, Any] = {"job": job.id, "state": state_of(state, job), "gpus": size_of(state, job)}
     answer["priority"] = job.spec.priority
     answer["reason"] = reason_row(reason)
     answer["last_end"] = last_end(job)
     if job.state == QUEUED and job.ends_as is None:
         answer["position"] = [other.id for other in queue(state)].index(job.id) + 1
         answer["free"] = free_by_group(state, job)
-        answer["summary"] = summary(
-            answer["free"], job.spec.gpus, state.setup.tiers[state.cluster.rack_level]
-        )
+        if job.spec.offer is None:
+            rack = state.setup.tiers[state.cluster.rack_level]
+            answer["summary"] = summary(answer["free"], job.spec.gpus, rack)
         answer["waits_for_release"] = [
             token for token in job.alive if state.attempts[token].state == STOPPING
         ]
@@ -182,6 +208,8 @@ def why(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
         if attempt.state == WAITS:
             ahead = state.ahead_of(attempt) or [token for token in job.alive if token != attempt.token]
             answer["waits_for_release"] = ahead
+    if job.spec.offer is not None:
+        answer["alternatives"] = [one.row(state.setup.tiers) for one in alternatives_of(state, job)]
     record = state.world.jobs[job.row]
     answer["slowdown_by_tier"] = {
         name: float(record["slowdown"][tier])

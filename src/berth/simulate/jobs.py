@@ -191,10 +191,11 @@ def describe_models(
         skew[number] = profile.skew
         if nearest_tier(cluster, gpus) is None:
             continue
-        for kind in usable_types(cluster):
+        first, *_ = usable = usable_types(cluster)
+        for kind in usable:
             traffic = profile.traffic(cluster.device_types[kind])
             near_s, slow_by_tier = _by_tier(traffic, gpus, cluster, fabric, network)
-            if kind == 0:
+            if kind == first:
                 reference_s = near_s
                 compute[number], slow[number] = traffic.compute_s / near_s, slow_by_tier
                 if network != NetworkMode.OFF:

@@ -1,9 +1,9 @@
 """Deterministic fault simulation of the live controller: its real code, an engine in memory, virtual time.
 
-A run is given by its seed. It submits, cancels, drains, loses machines, crashes the controller before or after any
-write to its journal, fills the disk, loses and delays orders, and jumps the clock. After every step the state is
-audited. At the end all faults are repaired; then every accepted job must have finished exactly once, and the journal
-must replay without a difference.
+A run is given by its seed. It submits gangs and jobs with alternatives, cancels, drains, loses machines, crashes the
+controller before or after any write to its journal, fills the disk, loses and delays orders, and jumps the clock. After
+every step the state is audited. At the end all faults are repaired; then every accepted job must have finished exactly
+once, and the journal must replay without a difference.
 """
 
 from __future__ import annotations
@@ -18,18 +18,24 @@ from typing import Any
 
 from berth.clock import ManualClock
 from berth.cluster.load import load_cluster
+from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.live import commands, snapshot
 from berth.live.controller import Controller
 from berth.live.records import Record
 from berth.live.recover import apply_all
 from berth.live.setup import Setup
-from berth.live.spec import JobSpec
+from berth.live.spec import JobSpec, SentJob
 from berth.live.store import Store, StoreError
 from berth.testing.live_audit import audit
 from berth.testing.memory import FAILS, SECONDS, Faults, MemoryBackend
 
-CLUSTERS = ("2x3x4:V100-16", "1x4x2:V100-16", "3x2x8:V100-16", "8")
+CLUSTERS = ("2x3x4:V100-16", "1x4x2:V100-16", "3x2x8:V100-16", "8", "mixed")
+_MIXED = """\
+name: mixed
+racks:
+  - {count: 2, machines: [{count: 2, devices: {V100-16: 4}}, {count: 1, devices: {T4: 4, cpu-core: 8}}]}
+"""
 POLICIES = ("berth", "dally:mode=tuned", "fifo", "srtf", "tiresias")
 MODELS = ("resnet50", "vgg19", "bert-base")
 
@@ -69,7 +75,7 @@ class FaultRun:
     def __init__(self, seed: int, folder: Path, *, steps: int = 120) -> None:
         self.random, self.folder, self.steps = Random(seed), folder, steps
         self.clock = ManualClock()
-        self.cluster = load_cluster(self.random.choice(CLUSTERS))
+        self.cluster = _cluster(self.random.choice(CLUSTERS))
         self.policy = self.random.choice(POLICIES)
         chance = self.random.choice((0, 5, 20))
         self.backend = MemoryBackend(
@@ -81,7 +87,7 @@ class FaultRun:
         self.pending: list[tuple[str, JobSpec, Future[dict[str, Any]]]] = []
         self.accepted: dict[str, JobSpec] = {}
         self.cancelled: set[str] = set()
-        self.crashes = self.named = self.last_seq = 0
+        self.crashes = self.named = self.last_seq = self.changes = 0
         self.controller = self._open()
 
     def _open(self) -> Controller:
@@ -104,7 +110,7 @@ class FaultRun:
         self._heal()
         self._check_end()
         self._check_replay()
-        self.last_seq = self.store.seq
+        self.last_seq, self.changes = self.store.seq, self.shape_changes
         self.controller.close()
 
     def _random_event(self) -> None:
@@ -172,8 +178,33 @@ class FaultRun:
             },
         }
         spec = JobSpec(**facts)
+        if self.random.random() < 0.4:
+            spec = self._offer(facts)
         name = f"job-{self.named}"
         self.pending.append((name, spec, self._ask(name, spec)))
+
+    def _offer(self, facts: dict[str, Any]) -> JobSpec:
+        """Return a job with one to three alternatives of one or two parts, of any device types."""
+        kept = ("run", "name", "grace", "priority", "restarts", "env")
+        alternatives = [self._alternative(number) for number in range(self.random.randrange(1, 4))]
+        work: dict[str, Any] = {
+            "work": f"{self.random.choice((10, 1000, 50000))} steps",
+            "alternatives": alternatives,
+        }
+        return SentJob(**{name: facts[name] for name in kept}, **work)
+
+    def _alternative(self, number: int) -> dict[str, Any]:
+        kinds = self.random.sample(range(len(self.cluster.device_types)), k=len(self.cluster.device_types))
+        tiers = [tier.name for tier in self.cluster.tiers]
+        parts = []
+        for at, kind in enumerate(kinds[: self.random.choice((1, 2))]):
+            count = self.random.randrange(1, 1 + min(6, self.cluster.count_of(kind)))
+            part = {"name": f"part-{at}", "devices": {self.cluster.device_types[kind].name: count}}
+            tier = self.random.choice((None, None, *tiers[1:]))
+            parts.append(part if tier is None else part | {"tier": tier})
+        near_ms = self.random.choice((10, 50, 200))
+        steps = {"near": f"{near_ms}ms"} | {tier: f"{near_ms + 20 * at}ms" for at, tier in enumerate(tiers)}
+        return {"name": f"shape-{number}", "parts": parts, "step": steps}
 
     def _known(self) -> str | None:
         names = sorted(self.accepted)
@@ -258,11 +289,32 @@ class FaultRun:
         extra = {row["id"] for row in self.store.recent(10_000)} - set(self.accepted)
         assert not extra, f"{extra} ran without being accepted"
 
+    @property
+    def shape_changes(self) -> int:
+        """How many attempts ran another alternative than the one before them."""
+        last: dict[str | None, str] = {}
+        changes = 0
+        for record in self.store.records():
+            if record.kind in ("start", "move") and "shape" in record.body:
+                changes += last.get(record.job, record.body["shape"]) != record.body["shape"]
+                last[record.job] = record.body["shape"]
+        return changes
+
     def _check_replay(self) -> None:
         """Replay the journal; it must lead to the same decisions and the same state."""
         state = apply_all(None, self.store.records(), trust=True)
         assert state is not None
         assert snapshot.same(state, self.controller.state), "a replay leads to another state"
+
+
+def _cluster(name: str) -> Cluster:
+    """Return a cluster by its name; the mixed one has unlike machines."""
+    if name != "mixed":
+        return load_cluster(name)
+    with tempfile.TemporaryDirectory(prefix="berth-cluster-") as folder:
+        file = Path(folder, "mixed.yaml")
+        file.write_text(_MIXED)
+        return load_cluster(str(file))
 
 
 def _main(seed: str) -> None:
@@ -271,7 +323,8 @@ def _main(seed: str) -> None:
         run = FaultRun(int(seed), Path(folder))
         print(f"{run.policy} on {run.cluster.name}")
         run.play()
-    print(f"{len(run.accepted)} jobs, {run.crashes} crashes, {run.last_seq} records: no error")
+    facts = f"{len(run.accepted)} jobs, {run.crashes} crashes, {run.changes} changes of shape"
+    print(f"{facts}, {run.last_seq} records: no error")
 
 
 if __name__ == "__main__":

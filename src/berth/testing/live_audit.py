@@ -6,9 +6,12 @@ from collections import Counter
 
 import numpy as np
 
+from berth.live.job import Job
 from berth.live.lifecycle import DELAYED, PLACED, QUEUED, WAITS
+from berth.live.spec import shape_of
 from berth.live.state import ControllerState
 from berth.schedule.records import JobStatus
+from berth.workload.binding import BoundShape
 
 
 def audit(state: ControllerState) -> list[str]:
@@ -69,12 +72,37 @@ def _jobs(state: ControllerState) -> list[str]:
             found.append(f"{job.id} is {job.state} with token {job.token}")
         if job.token is not None:
             seats = state.attempts[job.token].seats
-            if sum(len(seat.devices) for seat in seats) != job.spec.gpus:
+            shape = state.shape_at(job)
+            if shape is not None:
+                found += _parts(state, job, shape)
+            elif sum(len(seat.devices) for seat in seats) != job.spec.gpus:
                 found.append(f"{job.id} has a part of its gang only")
-            if len({seat.device_type for seat in seats}) != 1:
+            elif len({seat.device_type for seat in seats}) != 1:
                 found.append(f"{job.id} has devices of several types")
             if state.attempts[job.token].tier > record["widest_tier"]:
                 found.append(f"{job.id} is spread beyond the tier it requires")
+    return found
+
+
+def _parts(state: ControllerState, job: Job, bound: BoundShape) -> list[str]:
+    """Every part of a shape has its devices, and lies within one group of its tier."""
+    assert job.token is not None
+    attempt, found = state.attempts[job.token], []
+    if attempt.shape != bound.shape.name:
+        found.append(f"{job.id} runs as {attempt.shape}, and in the world as {bound.shape.name}")
+    shape = shape_of(job.spec, attempt.shape)
+    assert shape is not None
+    for part in bound.shape.parts:
+        seats = [seat for seat in attempt.seats if shape.parts[seat.part or 0].name == part.name]
+        held: Counter[str] = Counter()
+        for seat in seats:
+            held[state.cluster.device_types[seat.device_type].name] += len(seat.devices)
+        if held != Counter(dict(part.devices)):
+            found.append(f"part {part.name} of {job.id} has {dict(held)}, not {dict(part.devices)}")
+        tier = None if part.tier is None else state.setup.tiers.index(part.tier)
+        groups = {int(state.cluster.groups[tier][seat.machine]) for seat in seats} if tier is not None else ()
+        if len(groups) > 1:
+            found.append(f"part {part.name} of {job.id} is spread over {len(groups)} groups of {part.tier}")
     return found
 
 

@@ -55,6 +55,17 @@ def test_a_job_that_waits_is_cancelled_at_once(crank):
     assert live.state_of(job) == "cancelled"
 
 
+@pytest.mark.parametrize(("declared", "evicted"), [({}, False), ({"preemptible": True}, True)])
+def test_the_default_policy_evicts_only_jobs_that_are_declared_preemptible(crank, declared, evicted):
+    live = crank(policy="berth")
+    long = live.submit(gpus=16, seconds=5000, **declared)
+    live.step(10)
+    short = live.submit(gpus=16, seconds=10)
+    live.step()
+    expected = ("queued", "placed") if evicted else ("placed", "queued")
+    assert (live.state_of(long), live.state_of(short)) == expected
+
+
 def test_the_devices_of_an_evicted_gang_are_used_only_when_it_has_left(crank):
     live = crank(policy="srtf")
     long = live.submit(gpus=16, seconds=5000, grace="60s")

@@ -4,7 +4,6 @@ import pytest
 
 from berth import spec as yaml_spec
 from berth.errors import InputError, SpecError
-from berth.live.planned import with_plan
 from berth.live.spec import JobSpec, check_name
 
 
@@ -20,27 +19,6 @@ def test_what_is_written_comes_back_from_the_journal():
 def test_a_line_is_read_by_the_shell_and_a_list_is_not():
     assert JobSpec(run="a | b").argv == ["/bin/sh", "-c", "a | b"]
     assert JobSpec(run=["a", "| b"]).argv == ["a", "| b"]
-
-
-PLAN = "model: ctrdnn\ncluster: cloud-mix\nthroughput: 3000000\nsamples: 1000\nstages:\n"
-
-
-def test_a_plan_says_what_a_job_needs(tmp_path):
-    rented = [("a", "T4", 3), ("b", "cpu-core", 7), ("c", "T4", 2)]
-    stages = "".join(f"  - {{layers: {name}, type: {kind}, units: {n}}}\n" for name, kind, n in rented)
-    (tmp_path / "plan.yaml").write_text(PLAN + stages)
-    spec = with_plan(JobSpec(plan="plan.yaml"), tmp_path)
-    assert (spec.gpus, spec.kind, spec.per) == (5, "T4", "machine")
-    assert spec.argv == ["berth", "train", "ctrdnn", "--plan", str(tmp_path / "plan.yaml")]
-    assert with_plan(JobSpec(plan="plan.yaml", run="mine"), tmp_path).argv[-1] == "mine"
-
-
-def test_a_plan_with_two_gpu_types_is_refused(tmp_path):
-    stages = "  - {layers: a, type: T4, units: 3}\n  - {layers: b, type: A100-40, units: 1}\n"
-    (tmp_path / "plan.yaml").write_text(PLAN + stages)
-    with pytest.raises(SpecError, match="3 T4 and 1 A100-40") as refused:
-        with_plan(JobSpec(plan="plan.yaml"), tmp_path)
-    assert "--devices" in str(refused.value)  # which `berth plan` has
 
 
 @pytest.mark.parametrize(

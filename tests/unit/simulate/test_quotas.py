@@ -35,7 +35,7 @@ def test_strict_order_holds_among_those_of_one_virtual_cluster_only():
 def test_nothing_is_held_for_who_waits_for_its_quota():
     # Devices are free for j1, but not for x. What it can't use is not kept from j2, which runs long.
     rows = [(0, 4, 100, "x"), (1, 4, 10, "x"), (2, 4, 500, "y")]
-    for policy in ("easy", "berth:hold_after=0s,hold_share=9", "switches:wait=0s"):
+    for policy in ("easy", "berth:order=network,hold_after=0s,hold_share=9", "switches:wait=0s"):
         assert starts(policy, rows, {"x": 4})[1] == (2.0, "j2"), policy
 
 

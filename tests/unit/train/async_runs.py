@@ -14,6 +14,7 @@ from pathlib import Path
 import torch
 
 from berth.train.data import Batch, ClickStream
+from berth.train.evaluate import HeldOut
 from berth.train.launch import SERVERS
 from berth.train.launch_config import resolve
 from berth.train.options import TrainOptions
@@ -48,6 +49,8 @@ class Logging(torch.nn.Module):
         self.sees_numbers = sees_numbers
 
     def forward(self, inputs):
+        if not self.training:
+            return self.model(inputs)
         seen = {name: value for name, value in inputs.items() if self.sees_numbers or name != "number"}
         output = self.model(seen)
 
@@ -75,10 +78,11 @@ class Run:
         batch: int = 32,
         hold=lambda steps: False,
         sees_numbers: bool = False,
+        held_out: int = 0,
         **options,
     ) -> None:
         folder.mkdir(exist_ok=True)
-        self._sees_numbers = sees_numbers
+        self._sees_numbers, self._held_out = sees_numbers, held_out
         self.folder, self.steps = folder, steps
         self._model = model
         self._hold = hold  # whether a worker waits after this many steps, until `release`
@@ -131,6 +135,8 @@ class Run:
             "step": result.step, "examples": result.examples, "auc": result.auc, "loss": result.loss,
             "preempted": result.preempted, "own": session.learner.examples_done,
         }  # fmt: skip
+        if rank == 0 and self._held_out:
+            figures["held_out"] = session.evaluate(HeldOut(ClickStream(1), self._held_out)).auc
         (self.folder / f"result-{rank}").write_text(json.dumps(figures))
         session.close()
 

@@ -28,7 +28,7 @@ from berth.train.data.files import FileStream
 from berth.train.data.sample import write_criteo
 from berth.train.metrics import auc
 from berth.train.recipes import make_recipe
-from berth.train.serving.export import served_columns
+from berth.train.serving.export import _write_program, served_columns
 from berth.train.trainer import Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -307,3 +307,10 @@ def test_criteo_from_a_generated_file_to_predictions_without_berth(tmp_path, mon
     print(f"held-out AUC {found:.4f} of at most {best:.4f}; in training {result.evaluation.auc:.4f}")
     assert found == pytest.approx(result.evaluation.auc, abs=1e-4)
     assert 0.66 < found < best
+
+
+@pytest.mark.slow
+def test_a_full_disk_is_an_error_and_does_not_end_the_process():
+    program = torch.export.export(torch.nn.Linear(2, 1), (torch.ones(1, 2),))
+    with pytest.raises(OSError, match="No space left"):
+        _write_program(program, Path("/dev/full"))

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, FastAPI, Header, Query, Request
 from fastapi.exceptions import RequestValidationError
@@ -22,6 +22,9 @@ from berth.live.api.service import BusyError, Service
 from berth.live.commands import ConflictError, MissingError
 from berth.live.spec import DeniedError, SentJob, Whole, Word, said
 from berth.live.store import StoreError
+
+if TYPE_CHECKING:
+    from berth.live.goals import Goal
 
 _STATUS: dict[type[BerthError], int] = {
     StoreError: 503,
@@ -91,6 +94,27 @@ class Priority(RequestBody):
     priority: Annotated[int, Field(ge=-1000, le=1000, strict=True), Whole]
 
 
+class GoalRequest(RequestBody):
+    """A goal for a model: its examples, and one of a deadline, a rate and a budget."""
+
+    model: Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[a-z0-9][a-z0-9_-]*$")]
+    examples: Annotated[float, Field(ge=1, le=1e15, strict=True)]
+    deadline_s: Annotated[float, Field(gt=0, le=1e10, strict=True)] | None = None
+    examples_per_s: Annotated[float, Field(gt=0, le=1e15, strict=True)] | None = None
+    budget_usd: Annotated[float, Field(gt=0, le=1e12, strict=True)] | None = None
+    rows: Annotated[float, Field(ge=1, le=1e15, strict=True)] | None = None  # of all tables
+    against_free: bool = False  # plan on what is free now and in the next hours
+
+    def goal(self) -> "Goal":
+        """Return the goal."""
+        given = self.deadline_s, self.examples_per_s, self.budget_usd
+        if sum(one is not None for one in given) != 1:
+            raise ConflictError("give one of deadline_s, examples_per_s and budget_usd")
+        from berth.live.goals import Goal  # the planner is loaded when it is needed
+
+        return Goal(self.model, self.examples, *given, self.rows)
+
+
 class WhatIf(RequestBody):
     """A change to simulate."""
 
@@ -140,6 +164,12 @@ async def submit_many(api: Api, caller: Anyone, batch: Batch) -> dict[str, Any]:
 def dry_run(api: Api, caller: Anyone, submission: Submission) -> dict[str, Any]:
     """Return where and when a job would start (modelled: every job takes as long as expected)."""
     return api.dry_run(submission.spec, caller)
+
+
+@router.post("/plans", tags=["jobs"])
+def plans(api: Api, caller: Anyone, request: GoalRequest) -> dict[str, Any]:
+    """Plan a model on this cluster: the keys of a job whose alternatives meet the goal, or when each could start."""
+    return api.free_plans(request.goal()) if request.against_free else api.plan(request.goal())
 
 
 @router.get("/jobs", tags=["jobs"])

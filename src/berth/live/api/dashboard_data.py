@@ -36,7 +36,7 @@ _PAGE = (
 
 _PAST_WAIT_S = 2.0  # a journal of a few days is read in less
 _JOB_COLUMNS = ("id", "user", "submitted", "since", "evictions", "failures")
-_SPEC_COLUMNS = ("name", "gpus", "priority", "restarts")
+_SPEC_COLUMNS = ("name", "priority", "restarts")
 
 
 class DashboardData:
@@ -150,6 +150,7 @@ def _jobs(state: ControllerState) -> dict[str, list[Any]]:
     jobs = list(state.jobs.values())
     columns = {name: [getattr(job, name) for job in jobs] for name in _JOB_COLUMNS}
     columns |= {name: [getattr(job.spec, name) for job in jobs] for name in _SPEC_COLUMNS}
+    columns["gpus"] = [views.size_of(state, job) for job in jobs]
     return columns | {"state": [views.state_of(state, job) for job in jobs]}
 
 

@@ -9,10 +9,11 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from berth.cluster.model import Cluster
 from berth.cluster.serialize import cluster_to_dict
-from berth.errors import InputError
+from berth.errors import InputError, UnknownNameError
 from berth.live import forecast, outlook, snapshot, views
 from berth.live.api.events import Events
 from berth.live.api.metrics import metrics_text
@@ -20,16 +21,20 @@ from berth.live.api.tokens import Caller, LoginCodes, Tokens
 from berth.live.commands import Command, ConflictError, MissingError, check_fits, submit
 from berth.live.controller import Controller
 from berth.live.folder import Folder
-from berth.live.forecast import Forecast
+from berth.live.forecast import Forecast, cluster_of_free, free_over_time
 from berth.live.history import Setups, history
 from berth.live.job import Job
 from berth.live.lifecycle import FINISHED, sentence
+from berth.live.offer import sent_offer
 from berth.live.outlook import Outlook
 from berth.live.spec import Bounds, DeniedError, JobSpec
 from berth.live.state import ControllerState
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.reasons import Reason
 from berth.units import format_count
+
+if TYPE_CHECKING:
+    from berth.live.goals import Goal, PlannedGoal
 
 _FORECASTS, _FORECAST_WAIT_S = 2, 5.0  # concurrent forecasts, and how long another one waits for its turn
 _OUTLOOK_TTL_S = 5.0
@@ -244,7 +249,7 @@ class Service:
         row = self.job(name, caller)
         if attempt is not None and attempt > row["attempts"]:
             raise MissingError(f"job {name} has had {format_count(row['attempts'], 'attempt')}")
-        if rank >= row["gpus"]:
+        if rank >= row["gpus"] and "shape" not in row:  # parts may have more processes than devices
             raise MissingError(f"job {name} has no rank {rank}: it has {format_count(row['gpus'], 'device')}")
         number = attempt or int(row["attempts"])
         if number == 0:
@@ -289,8 +294,60 @@ class Service:
             "blocker": None if name in found.starts else outlook.never(copy, copy.jobs[name], found),
             "starts": found.starts.get(name),
             "tier": found.tiers.get(name),
+            "shape": found.shapes.get(name),
             "machines": found.places.get(name),
         }
+
+    def plan(self, goal: Goal) -> dict[str, Any]:
+        """Return the keys of a job whose alternatives meet a goal on this cluster."""
+        with self._forecasting():
+            planned = self._planned(goal, self._state.cluster)
+        return sent_offer(planned.offer) | {"plans": planned.plans}
+
+    def free_plans(self, goal: Goal) -> dict[str, Any]:
+        """Return plans for what is free now and at later times (modelled), with the time at which each would end."""
+        with self._forecasting():
+            copy, now, pending = self._copy()
+            cluster, kinds = copy.cluster, copy.setup.device_type_names
+            rows: list[dict[str, Any]] = []
+            refused: InputError | None = None
+            for moment, free in free_over_time(copy, now=now, pending=pending):
+                try:
+                    planned = self._planned(goal, cluster_of_free(cluster, free))
+                except InputError as error:
+                    refused = refused or error
+                    continue
+                rows += [
+                    {
+                        "start": moment,
+                        "end": moment + planned.offer.near_s(shape),
+                        "free": {name: count for name, count in zip(kinds, free, strict=True) if count},
+                        "usd_per_hour": shape.usd_per_hour,
+                        "shape": one,
+                        "plan": planned.plans[one["plan_digest"]],
+                    }
+                    for shape, one in zip(
+                        planned.offer.alternatives, sent_offer(planned.offer)["alternatives"], strict=True
+                    )
+                ]
+        if not rows and refused is not None:
+            raise refused
+        return {
+            "modelled": True,
+            "now": now,
+            "plans": sorted(rows, key=lambda row: (row["end"], row["start"])),
+        }
+
+    @staticmethod
+    def _planned(goal: Goal, cluster: Cluster) -> PlannedGoal:
+        from berth.live.goals import plan_goal  # the planner is loaded when it is needed
+
+        try:
+            return plan_goal(goal, cluster)
+        except UnknownNameError:
+            raise
+        except InputError as error:
+            raise ConflictError(error.what, hint=error.hint) from None
 
     def what_if(self, *, policy: str | None, racks: int) -> dict[str, Any]:
         """Return the outcome of the current jobs as the cluster is, and with the change (modelled)."""

@@ -80,8 +80,9 @@ def submit(
     max_time: str | None = None,
 ) -> int:
     """Submit a held job and return its id. On BackendError the outcome is unknown; RefusedError is permanent."""
-    if node is None or headroom is None or max(part.devices) >= max(1, node.size):
-        raise RefusedError(f"Slurm has no node {part.machine!r} with {max(part.devices) + 1} GPUs")
+    last = max(part.devices, default=0)
+    if node is None or headroom is None or last >= max(1, node.size):
+        raise RefusedError(f"Slurm has no node {part.machine!r} with {last + 1} GPUs")
     argv = ("sbatch", *_request(site, folder, part, node, headroom, max_time))
     done = _sbatch(commands, argv, _script(site, folder, part.machine))
     try:

@@ -27,8 +27,10 @@ import signal
 import traceback
 from pathlib import Path
 
-from .part import Part
+from .part import PLAN, Part
 from .processes import adopt_orphans, die_with_parent
+
+__all__ = ["PLAN", "main"]
 
 
 def main(folder: str, machine: str = "", devices: str = "", lifeline: str = "") -> None:

@@ -16,6 +16,7 @@ from typing import Any
 from .processes import children_of, descendants_of, prepare_child, resident_bytes, send_signal, with_token
 
 POLL_S = 0.25
+PLAN = "plan.yaml"  # the plan that the job runs, in its attempt's folder
 GATHER_S = 120.0  # for all parts of a gang to start
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
 
@@ -177,6 +178,8 @@ class Part:
             "BERTH_ATTEMPT": str(self.launch["attempt"]),
             "BERTH_ATTEMPT_TOKEN": self.launch["token"],
             "BERTH_FOLDER": str(self.folder),
+            **({"BERTH_PLAN": str(self.folder / PLAN)} if self.launch.get("plan") else {}),
+            **({"BERTH_PART": member["part"]} if member.get("part") else {}),
         }
 
     def _watch(self) -> None:
