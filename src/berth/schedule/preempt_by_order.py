@@ -16,6 +16,7 @@ from berth.schedule.queue import drop_started, precedes, set_bound, set_order, s
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World
 from berth.schedule.reservation import close_reservation, open_reservation
+from berth.schedule.shape_choice import begin_choices, choose
 from berth.schedule.start_waiting import allowed_tier_of, backfill, explain_wait, start_reason, wake_time_of
 
 
@@ -37,6 +38,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     count = 0
     wake, i = math.inf, state.queue_start
     state.search_epoch += 1
+    begin_choices(world, now)
     while i < state.queue_stop:
         row = waiting[i]
         if not threatens(world, row, ranked, offered, settled) and state.free < smallest_demand(world):
@@ -48,7 +50,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         allowed_tier = allowed_tier_of(world, hooks, row, now)
         own = state.reserved_for == row
         open_reservation(world, own)
-        device_type, tier, group = find_place_for(world, row, allowed_tier, own)
+        device_type, tier, group = find_or_choose(world, row, allowed_tier, own, now)
         # once a job has taken its devices again no other returns its own: it would be asked twice
         while device_type < 0 and threatens(world, row, ranked, offered, settled):
             offered -= 1
@@ -65,8 +67,10 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         if not started and state.reserved_for >= 0 and not own:
             started = backfill(world, row, allowed_tier, now)
         if not started:
-            jobs[row].waits_for_tier, jobs[row].until_s = allowed_tier, wake_time_of(world, hooks, row, now)
-            wake = min(wake, jobs[row].until_s)
+            wake_s = wake_time_of(world, hooks, row, now)
+            wake = min(wake, wake_s)
+            if jobs[row].other_shape < 0:  # else shape_choice.py has said what it waits for
+                jobs[row].waits_for_tier, jobs[row].until_s = allowed_tier, wake_s
     while settled < total:
         count = settle(world, ranked[settled], evicted, count)
         settled += 1
@@ -76,6 +80,17 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     for k in range(count):
         requeue(world, hooks, evicted[k], now, ReasonCode.OUTRANKED)
     return wake
+
+
+@kernel
+def find_or_choose(
+    world: World, row: int, allowed_tier: int, open_: bool, now: float
+) -> tuple[int, int, int]:
+    """(device type, tier, group) of a place for a job; one with alternatives takes the shape that is best now."""
+    if world.jobs[row].shape_count <= 1:
+        return find_place_for(world, row, allowed_tier, open_)
+    tier, group = choose(world, row, open_, now)
+    return min(tier, 0), tier, group
 
 
 @inlined

@@ -208,6 +208,6 @@ def claim_shape(world: World, number: int, tier: int, group: int) -> int:
 def claim_for(world: World, row: int, device_type: int, tier: int, group: int) -> int:
     """Claims the devices that a job's record asks for inside a group that holds it."""
     job = world.jobs[row]
-    if job.vector:
+    if job.shape >= 0:
         return claim_shape(world, job.shape, tier, group)
     return claim_in_group(world, device_type, tier, group, job.gpus, sensitive_to_imbalance(world, job))
