@@ -131,7 +131,10 @@ def test_a_companion_that_ends_before_it_is_ready_ends_the_measurement(capfd) ->
         raise MemoryError
 
     before = set(children(os.getpid()))
-    with pytest.raises(RuntimeError, match="a companion of the measurement has ended"), contention._paused(make, 2):
+    with (
+        pytest.raises(RuntimeError, match="a companion of the measurement has ended"),
+        contention._paused(make, 2),
+    ):
         pass
     assert set(children(os.getpid())) <= before
 
