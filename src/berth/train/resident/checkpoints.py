@@ -42,6 +42,7 @@ class ResidentCheckpoints:
         self._is_owner = self._rank in every
         self._number = 0  # of the last save
         self._own: ShardSave | None = None
+        self._sending: list[int] = []  # ranks whose parts rank 0 has not received to the end
 
     # Rank 0
 
@@ -95,10 +96,12 @@ class ResidentCheckpoints:
     def collect(self, *, changed_only: bool) -> Iterator[tuple[str, State]]:
         """Yield the parts of all shards, for a folder that other ranks can't write to."""
         self._ask({"do": "send", "changed_only": changed_only})
+        self._sending = list(self._others)
         yield from self._parts(changed_only=changed_only)
         for rank in self._others:
             while message := self._channel.receive(rank):
                 yield message["table"], _state(message)
+            self._sending.remove(rank)
 
     def load(self, table: str, state: State) -> None:
         """Send each owner its rows of a saved table."""
@@ -166,6 +169,10 @@ class ResidentCheckpoints:
         return f"berth/saved/{self._number}/{rank}"
 
     def _ask(self, request: Mapping[str, Any]) -> None:
+        for rank in self._sending:  # to whoever gave up collecting, as when the disk is full
+            while self._channel.receive(rank):
+                pass
+        self._sending = []
         for rank in self._others:
             self._channel.send(rank, dict(request))
         self._channel.flush()
