@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from berth.errors import InputError
 from berth.live.profiles import NO_OTHER_KEYS, DeviceName
@@ -31,14 +31,22 @@ from berth.workload.shapes import (
 
 # no controls (C0, C1), no invisible or bidirectional marks, no line separators
 ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]+$"
+
+
+def _whole(value: Any) -> Any:
+    """A number without a fraction is an integer, however JSON writes it: 4.0 is 4."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = BeforeValidator(_whole)
 _NUMBER = r"([1-9][0-9]{0,17}(\.[0-9]{1,18})?|0\.[0-9]{0,17}[1-9])"
 TIME = rf"^{_NUMBER}(ns|us|ms|s|min|m|h|d)$"
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 PlanText = Annotated[str, Field(min_length=1, max_length=200_000, pattern=r"^[^\x00]*$")]
 _Label = Annotated[str, Field(min_length=1, max_length=200, pattern=ONE_LINE)]
 _Word = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]*$")]
-_Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
-_Processes = Annotated[int, Field(ge=0, le=1024, strict=True)]
+_Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True), Whole]
+_Processes = Annotated[int, Field(ge=0, le=1024, strict=True), Whole]
 _Time = Annotated[str, Field(pattern=TIME, examples=["40ms"])]
 _Size = Annotated[str, Field(pattern=r"^[1-9][0-9]{0,17}(B|kB|MB|GB|TB|KiB|MiB|GiB|TiB)$", examples=["4MiB"])]
 _Price = Annotated[str, Field(pattern=rf"^\$(0|{_NUMBER})/h$", examples=["$9.5/h"])]

@@ -32,7 +32,7 @@ from pydantic import (
 )
 
 from berth.errors import InputError
-from berth.live.offer import ONE_LINE, Alternatives, Plans, WorkText, check_offer, offer_from_sent
+from berth.live.offer import ONE_LINE, Alternatives, Plans, Whole, WorkText, check_offer, offer_from_sent
 from berth.live.profiles import NO_OTHER_KEYS, InlineProfile, numbers_of
 from berth.spec import Bytes, Seconds, Spec
 from berth.units import as_sent, format_seconds, seconds, size_bytes
@@ -54,18 +54,12 @@ def said(words: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-def _whole(value: Any) -> Any:
-    """A number without a fraction is an integer, however JSON writes it: 4.0 is 4."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def _work(text: str) -> str:
     """An amount of work, checked and unchanged."""
     parse_work(text)
     return text
 
 
-Whole = BeforeValidator(_whole)
 _no_nul = said("can't hold a zero byte")
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True), Whole]
 Name = Annotated[

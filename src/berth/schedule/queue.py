@@ -188,6 +188,7 @@ def add_running(world: World, row: int) -> None:
     world.running[at] = row
     job.running_index = at
     state.running = at + 1
+    state.preemptible += job.preemptible
     if bound.valid and precedes(bound, job):
         copy_order(bound, job)
 
@@ -196,6 +197,7 @@ def add_running(world: World, row: int) -> None:
 def remove_running(world: World, row: int) -> None:
     """Removes a job from the running ones; the last of them takes its index."""
     state = world.state[0]
+    state.preemptible -= world.jobs[row].preemptible
     at = world.jobs[row].running_index
     last = world.running[state.running - 1]
     world.running[at] = last
@@ -225,5 +227,7 @@ def copy_order(bound: Any, job: Any) -> None:
 
 @inlined
 def may_displace(world: World, row: int) -> bool:
-    """Whether a waiting job may go before some running job."""
+    """Whether a waiting job may take the place of some running job."""
+    if world.state[0].preemptible == 0:
+        return False
     return not world.bound[0].valid or precedes(world.jobs[row], world.bound[0])

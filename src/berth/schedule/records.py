@@ -338,6 +338,7 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("queue_start", "i8"),  # waiting[queue_start:queue_stop] is the queue
         ("queue_stop", "i8"),
         ("running", "i8"),
+        ("preemptible", "i8"),  # running jobs that can be preempted
         ("ending", "i8"),
         ("masked", "i8"),  # free devices that are reserved
         ("search_epoch", "i8"),  # a search that failed in this epoch need not be repeated

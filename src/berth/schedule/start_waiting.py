@@ -85,7 +85,8 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
         row = waiting[i]
         if world.jobs[row].priority < priority:
             priority = world.jobs[row].priority
-            if blocked == Blocked.SKIP and not by_order:
+            # where order preempts, it takes the place of a job of lower priority if any can be preempted
+            if blocked == Blocked.SKIP and (not by_order or state.preemptible == 0):
                 considered = reserve_from_lower(world, considered, i, now)
         i += 1
         allowed_tier = allowed_tier_of(world, hooks, row, now)

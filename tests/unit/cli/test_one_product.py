@@ -50,6 +50,7 @@ SEVERAL_FORMS = {
     "--out": {"FILE", "DIR"},
     "--patience": {"N", "TIME"},  # evaluations of a training, how long to wait for a start
     "--policy": {"POLICY"},
+    "--preemptible": {"yes|no", "SHARE"},  # whether a job is, the share of jobs of a simulation
     "--tables": {"PLACE", "PLACE,PLACE"},  # of a training, to choose from in a plan
 }
 

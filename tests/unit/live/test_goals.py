@@ -11,7 +11,7 @@ from berth.live.forecast import cluster_of_free
 from berth.live.goals import MOST, Goal, plan_goal
 from berth.live.offer import digest_of, sent_offer
 from berth.live.spec import SentJob
-from berth.plan.files import check_plan
+from berth.plan.check_file import check_plan
 
 CLUSTER = """\
 racks:

@@ -9,8 +9,19 @@ from berth.simulate.events import event_frame
 from berth.simulate.run import Setting
 from berth.testing import check_policy, cluster, faults, jobs
 
-# they let jobs pass a job that does not fit, and preempt nothing by order
-PASSING = ["fit-first", "preferred", "required", "berth:order=network", "berth:order=fifo", "dally", "lwf"]
+# they let jobs pass a job that does not fit, and preempt nothing by order; the default where no job can be preempted
+PASSING = [
+    *(
+        "fit-first",
+        "preferred",
+        "required",
+        "berth",
+        "berth:order=network",
+        "berth:order=fifo",
+        "dally",
+        "lwf",
+    ),
+]
 HALF_BUSY = (0, 4, 100)  # of eight devices
 
 
@@ -20,7 +31,10 @@ def job(arrival: float, gpus: int, seconds: float, priority: int = 0) -> tuple:
 
 def started(policy: str, rows: list, machines: object = (8,)) -> dict[str, tuple[float, str]]:
     """When each job first started, and why there."""
-    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, log=True)
+    fixed = policy == "berth"
+    setting = Setting(
+        network="off", eviction_s=0.0, eviction_large_s=0.0, log=True, preemptible=0.0 if fixed else 1.0
+    )
     run = check_policy(load_policy(policy), jobs(rows), cluster(list(machines)), setting)
     log = event_frame(run)
     starts = log.filter(log["event"] == "started").select("job", "time_s", "reason").rows()

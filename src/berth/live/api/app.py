@@ -20,7 +20,8 @@ from berth.live.api.links import job_at, machine_at
 from berth.live.api.login import RequestBody
 from berth.live.api.service import BusyError, Service
 from berth.live.commands import ConflictError, MissingError
-from berth.live.spec import DeniedError, SentJob, Whole, Word, said
+from berth.live.offer import Whole
+from berth.live.spec import DeniedError, SentJob, Word, said
 from berth.live.store import StoreError
 
 if TYPE_CHECKING:

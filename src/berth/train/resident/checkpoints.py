@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,7 @@ class ResidentCheckpoints:
             for rank in sorted(waiting):
                 if store.check([self._key(rank)]):
                     statuses.append(json.loads(store.get(self._key(rank))))
+                    store.delete_key(self._key(rank))
                     waiting.remove(rank)
             raise_first([status["error"] for status in statuses])
             found |= {name: facts for status in statuses for name, facts in status["files"].items()}
@@ -140,16 +143,18 @@ class ResidentCheckpoints:
             for number, spec in enumerate(self._shard.specs)
         }
         self._own = None
+        publish = partial(self._publish, self._key(self._rank))
         try:
-            self._own = ShardSave(self._shard, {**request, "files": files, "streamed": False}, self._publish)
+            self._own = ShardSave(self._shard, {**request, "files": files, "streamed": False}, publish)
         except OSError as error:
             return [error.errno, error.strerror]
         return None
 
-    def _publish(self, save: ShardSave) -> None:
+    def _publish(self, key: str, save: ShardSave) -> None:
         """Report to rank 0 that the files are on disk, or why they are not; called by the thread."""
         if self._rank != 0:
-            self._process_group.store.set(self._key(self._rank), json.dumps({**save.status(), "done": True}))
+            with suppress(RuntimeError):  # rank 0 has ended
+                self._process_group.store.set(key, json.dumps({**save.status(), "done": True}))
 
     def _parts(self, *, changed_only: bool) -> Iterator[tuple[str, State]]:
         for number, spec in enumerate(self._shard.specs):
