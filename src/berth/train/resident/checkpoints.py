@@ -169,7 +169,7 @@ class ResidentCheckpoints:
         return f"berth/saved/{self._number}/{rank}"
 
     def _ask(self, request: Mapping[str, Any]) -> None:
-        for rank in self._sending:  # to whoever gave up collecting, as when the disk is full
+        for rank in self._sending:  # collecting was given up, as when the disk is full
             while self._channel.receive(rank):
                 pass
         self._sending = []
