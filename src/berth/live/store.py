@@ -12,6 +12,7 @@ import secrets
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -42,6 +43,7 @@ CREATE TABLE IF NOT EXISTS steps (
 """
 _VERSION = "1"
 _SNAPSHOTS = 2  # kept
+_INHERITED_LOCK_S = 10.0
 _ADOPTING = "adopting"  # a fact, until the attempts of the original are recorded as lost
 
 
@@ -276,17 +278,26 @@ def _ended_row(job: Job) -> tuple[Any, ...]:
 
 
 def _locked(path: Path) -> int:
-    """Take the lock, which is held until the process ends."""
+    """Take the lock, which is held until the process ends.
+
+    A process that a controller was just starting when it was killed may hold it for a moment longer.
+    """
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        other = os.pread(lock, 64, 0).decode(errors="replace").strip() or "unknown"
-        os.close(lock)
-        raise InputError(
-            f"{path.parent}: another controller (process {other}) uses this store",
-            hint="use it, or stop it first",
-        ) from None
+    deadline = time.monotonic() + _INHERITED_LOCK_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            other = os.pread(lock, 64, 0).decode(errors="replace").strip() or "unknown"
+            if time.monotonic() < deadline and other.isdigit() and not Path("/proc", other).exists():
+                time.sleep(0.05)
+                continue
+            os.close(lock)
+            raise InputError(
+                f"{path.parent}: another controller (process {other}) uses this store",
+                hint="use it, or stop it first",
+            ) from None
     os.ftruncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     return lock

@@ -147,9 +147,11 @@ def test_a_checkpoint_resumes_wherever_the_tables_are(before, after, two, folder
 
 
 def test_a_killed_owner_is_restarted_to_the_same_result(two, folder, tmp_path, capsys):
-    found, said = train(tmp_path / "run", *RESIDENT, fault=f"step@{SAVED + 2}/worker1")
+    # the save at step 6 waits for that at 4 to end; whether it ends itself before the kill depends on the disk
+    found, said = train(tmp_path / "run", *RESIDENT, "--checkpoint-every", "2", fault="step@7/worker1")
     assert "worker 1 was killed (SIGKILL): restarting all from the last checkpoint" in said
-    assert (found["resumed_from"], found["loss"]) == (SAVED, two[0]["loss"])
+    assert found["resumed_from"] in (4, 6)
+    assert found["loss"] == two[0]["loss"]
     rows = differences(folder / "two", tmp_path / "run", capsys)
     assert (rows["changed"], rows["only_first"], rows["only_second"]) == (0, 0, 0)
 
