@@ -82,6 +82,7 @@ def test_a_job_of_the_log_has_its_page(log: Path, address: str, look: Looker) ->
     ready(page)
     page.evaluate("hash => { location.hash = hash }", f"#/job/{job}")
     sees(page, "h1", job)
+    page.fill("#moment", "10000")  # the page shows what had happened by then
     sees(page, ".attempts", "of GPU time")
     assert page.locator("#cancel").count() == 0
     page.locator("button.link").first.click()

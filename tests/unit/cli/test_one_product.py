@@ -42,6 +42,7 @@ WITHOUT_JSON = {"up", "view", "logs"}  # servers, and the bytes of a job
 
 # One name for two things: the same idea in another unit, or a list of what is one elsewhere.
 SEVERAL_FORMS = {
+    "--budget": {"N", "USD"},  # evaluations of a search, the price of a job
     "--checkpoint-every": {"N", "TIME"},  # steps of a training, virtual time of a simulation
     "--congestion": {"X", "LIST"},
     "--load": {"SHARE", "LIST"},
