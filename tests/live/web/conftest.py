@@ -30,7 +30,7 @@ def berth(running: Berth) -> Iterator[Berth]:
     running.empty()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # its event loop must have ended before tests of other files run their own
 def chromium() -> Iterator[Any]:
     if not Path(CHROMIUM).exists():
         pytest.skip("there is no Chromium (set BERTH_CHROMIUM)")

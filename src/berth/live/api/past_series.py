@@ -73,7 +73,7 @@ class Counts:
     def _take(self, job: str, body: dict[str, Any]) -> None:
         self._since_sum -= self._waiting.pop(job, 0.0)
         self._held[job] = [
-            (int(machine), int(kind), len(numbers)) for machine, kind, numbers in body["seats"]
+            (int(machine), int(kind), len(numbers)) for machine, kind, numbers, *_ in body["seats"]
         ]
         self._tokens[job] = body["token"]
         self._count(self._held[job], 1)
