@@ -20,6 +20,7 @@ from berth.cli.scenario_options import (
     ScenarioOptions,
 )
 from berth.errors import InputError, UnknownNameError
+from berth.extras import require
 from berth.report import terminal
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0",)
 
+_PLACES = ("local", "ray")
 _METRICS = {
     "mean-jct": ("mean JCT", "mean_jct_s"),
     "p50-jct": ("median JCT", "p50_jct_s"),
@@ -59,15 +61,23 @@ def sweep(
     ] = "mean-jct",
     out: Annotated[str | None, option("DIR", "Store finished cells (a rerun skips them) and maps.")] = None,
     workers: Annotated[int, option("N", "Processes.", min=1)] = 2,
+    on: Annotated[
+        str, option("WHERE", "Where cells run: local, or ray (RAY_ADDRESS, or a Ray of this machine).")
+    ] = "local",
     as_json: AsJson = False,
 ) -> None:
     """Simulate generated traces over load, congestion and mix; show each policy relative to the first."""
     from berth.report.simulation_sweep import Shown, maps_page, print_maps
     from berth.simulate.sweep import Grid
     from berth.simulate.sweep import sweep as run_sweep
+    from berth.simulate.sweep_on_ray import results_on_ray
 
     if metric not in _METRICS:
         raise UnknownNameError("metric", metric, _METRICS)
+    if on not in _PLACES:
+        raise UnknownNameError("place", on, _PLACES)
+    if on == "ray":
+        require("ray", "--on ray")
     check_folder(out, option="--out")
     policies = scenario.load_policies(policy)
     setting = ScenarioOptions(eviction_cost=eviction_cost, doubt=doubt).setting()
@@ -89,7 +99,13 @@ def sweep(
     notes = _check(grid, sizes, durations) + scenario.warm_up(policies)
     with TemporaryDirectory() as scratch, progress_bar("cells") as progress:
         folder = Path(scratch) if out is None else _folder(out)
-        rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=progress)
+        rows = run_sweep(
+            grid.cells(),
+            folder / "cells.jsonl",
+            workers=workers,
+            results=results_on_ray if on == "ray" else None,
+            progress=progress,
+        )
     shown = Shown(grid, rows, *_METRICS[metric])
     if out is not None:
         write_text(str(Path(out) / "sweep.html"), maps_page(shown))

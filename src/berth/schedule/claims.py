@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import balanced_shares, free_per_host
-from berth.schedule.records import MAX_TIERS, World, places_of
+from berth.schedule.records import MANY_FREE, MAX_TIERS, World, places_of
 
 
 @inlined
 def take_devices(world: World, at: int, devices: int) -> None:
     """Takes devices of a host; a negative number returns them."""
     host = world.hosts[at]
+    if len(world.racks) > 0:
+        count_in_rack(world.racks[host.group[1]], host.device_type, host.free, host.free - devices)
     host.free -= devices
     world.state[0].free -= devices
     for tier in range(world.groups.shape[0]):
         world.groups[tier, host.group[tier]].free[host.device_type] -= devices
+
+
+@kernel
+def count_in_rack(rack: Any, device_type: int, before: int, after: int) -> None:
+    """Counts a machine of a rack whose free devices change."""
+    before, after = max(0, min(before, MANY_FREE)), max(0, min(after, MANY_FREE))
+    rack.machines[device_type, before] -= 1
+    rack.machines[device_type, after] += 1
+    if rack.machines[device_type, before] == 0:
+        rack.present[device_type] &= ~(1 << before)
+    rack.present[device_type] |= 1 << after
 
 
 @kernel

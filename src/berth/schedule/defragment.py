@@ -70,10 +70,10 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
 
 
 @kernel
-def start_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: float) -> bool:
+def start_by_moving(world: World, hooks: Hooks, row: int, ending: Array, now: float) -> bool:
     """Starts one blocked job at its nearest tier, if it pays to move others."""
     job = world.jobs[row]
-    when, _, _, _ = soonest_place(world, row, job.nearest_tier, rows, now)
+    when, _, _, _ = soonest_place(world, row, job.nearest_tier, ending, now)
     worth = (when - now) / world.rules[0].defragment
     if worth < restore_cost_s(world, 1):
         return False
@@ -81,6 +81,7 @@ def start_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: floa
     job.imbalance_slowdown = 1.0
     if not hooks.spread(job, job.nearest_tier, when - now, now, world.params[0]):
         return False
+    rows = movable(world, row, now)
     for device_type in device_types_of(world, job):
         if not accepts_device_type(job, device_type):
             continue
@@ -92,7 +93,7 @@ def start_by_moving(world: World, hooks: Hooks, row: int, rows: Array, now: floa
             tried[group] = True
             # no moves where evictions of this pass have made room
             moves = world.groups[job.nearest_tier, group].free[device_type] < job.gpus
-            if vacate(world, row, device_type, group, worth, now):
+            if vacate(world, row, device_type, group, rows, worth, now):
                 reason = ReasonCode.MADE_ROOM if moves else ReasonCode.NEAREST
                 start_job(world, row, device_type, job.nearest_tier, group, now, reason)
                 job.saves_s = when - now
@@ -126,14 +127,16 @@ def usable_size(world: World, row: int, group: int, device_type: int) -> int:
 
 
 @kernel
-def vacate(world: World, row: int, device_type: int, group: int, worth: float, now: float) -> bool:
-    """Moves running jobs out of a group until it holds the gang; if that can't be, nothing has changed.
+def vacate(
+    world: World, row: int, device_type: int, group: int, rows: Array, worth: float, now: float
+) -> bool:
+    """Moves some of these running jobs out of a group until it holds the gang; if that can't be, nothing has changed.
 
     Places elsewhere are claimed first, with the group itself blocked; the claims are rolled back unless they suffice.
     """
     tier = world.jobs[row].nearest_tier
     need = world.jobs[row].gpus - world.groups[tier, group].free[device_type]
-    victims, inside = movable(world, row, device_type, group, now)
+    victims, inside = inside_group(world, row, device_type, group, rows)
     claims, tiers = np.empty(_MAX_MOVES, np.int64), np.empty(_MAX_MOVES, np.int64)
     movers = np.empty(_MAX_MOVES, np.int64)
     count, cost = 0, 0.0
@@ -202,28 +205,37 @@ def slowdown_on(world: World, job: Any, claim: int, tier: int) -> float:
 
 
 @kernel
-def movable(world: World, row: int, device_type: int, group: int, now: float) -> tuple[Array, Array]:
-    """Running jobs that may be moved for `row`, and how many devices each holds inside a group.
+def movable(world: World, row: int, now: float) -> Array:
+    """Running jobs that may be moved for `row`.
 
     A job that can't be migrated is left alone, nor one soon after its last start or move, nor for one of lower
     priority.
     """
-    state, tier = world.state[0], world.jobs[row].nearest_tier
-    rows = np.empty(state.running, np.int64)
-    inside = np.empty(state.running, np.int64)
-    count = 0
+    state, rows, count = world.state[0], np.empty(world.state[0].running, np.int64), 0
     for i in range(state.running):
         job = world.jobs[world.running[i]]
         fixed = not job.movable or job.vector
-        if fixed or now - job.started_s < _MIN_RUN_S or job.priority > world.jobs[row].priority:
-            continue
+        if not fixed and now - job.started_s >= _MIN_RUN_S and job.priority <= world.jobs[row].priority:
+            rows[count] = world.running[i]
+            count += 1
+    return rows[:count]
+
+
+@kernel
+def inside_group(
+    world: World, row: int, device_type: int, group: int, candidates: Array
+) -> tuple[Array, Array]:
+    """Those of the candidates that hold devices inside a group that `row` could use, and how many each."""
+    tier, count = world.jobs[row].nearest_tier, 0
+    rows, inside = np.empty(len(candidates), np.int64), np.empty(len(candidates), np.int64)
+    for candidate in candidates:
         held = 0
-        for place in places_of(world, job.first_place):
+        for place in places_of(world, world.jobs[candidate].first_place):
             host = world.hosts[place.host]
             if host.group[tier] == group and available_to(world, row, host, device_type):
                 held += place.count
         if held > 0:
-            rows[count], inside[count] = world.running[i], held
+            rows[count], inside[count] = candidate, held
             count += 1
     return rows[:count], inside[:count]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from berth.native.kernels import kernel
+from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import most_balanced_group
-from berth.schedule.records import World
+from berth.schedule.records import MANY_FREE, World
 
 
 @kernel
@@ -34,13 +34,18 @@ def find_in_tier(world: World, device_type: int, devices: int, tier: int, balanc
         return most_balanced_group(world, device_type, devices, tier)
     best, best_free, best_above = -1, 1 << 30, 1 << 30
     above = min(tier + 1, top)
-    at, hosts = 0, len(world.hosts)
+    at, hosts, fit = 0, len(world.hosts), devices
     while at < hosts:
         host = world.hosts[at]
         parent = world.groups[above, host.group[above]]
         if above > tier and parent.free[device_type] < devices:
             at = parent.stop
             continue
+        if above == 1 and tier == 0:
+            fit = tightest_fit(world.racks[host.group[1]].present[device_type], devices)
+            if fit > best_free or (fit == best_free and parent.free[device_type] >= best_above):
+                at = parent.stop
+                continue
         number = host.group[tier]
         group = world.groups[tier, number]
         free = group.free[device_type]
@@ -48,9 +53,25 @@ def find_in_tier(world: World, device_type: int, devices: int, tier: int, balanc
             parent_free = parent.free[device_type]
             if free < best_free or parent_free < best_above:
                 best, best_free, best_above = number, free, parent_free
-        # nothing inside the same parent is better than an exact fit
-        at = parent.stop if free == devices else group.stop
+        # nothing inside the same parent is better
+        at = parent.stop if free == fit else group.stop
     return best
+
+
+@inlined
+def tightest_fit(present: int, devices: int) -> int:
+    """Fewest free devices of a machine of a rack that holds the gang, by the bits of RACK; none: a large number.
+
+    From MANY_FREE on it may be more than that.
+    """
+    fit = min(devices, MANY_FREE)
+    left = present >> fit
+    if left == 0:
+        return 1 << 31
+    while left & 1 == 0:
+        left >>= 1
+        fit += 1
+    return max(fit, devices) if fit == MANY_FREE else fit
 
 
 @kernel

@@ -18,6 +18,7 @@ from berth.native.kernels import inlined
 
 MAX_TIERS = 8
 MAX_DEVICE_TYPES = 8
+MANY_FREE = 62  # free devices of one machine from which on they are counted together
 SMALL_GANG = 8  # up to this many devices a restore costs `eviction_s`, above it `eviction_large_s`
 MAX_PARAMS = 24
 STATE_SLOTS = 6  # numbers that a policy may keep with each job
@@ -146,20 +147,30 @@ _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py an
     ("saves_s", "f8"),
     ("explained_s", "f8"),  # when this was written, for a waiting job
 ]
-JOB = np.dtype(
-    [
-        *_ORDER,
-        *_REQUEST,
-        *_PROGRESS,
-        *_ESTIMATE,
-        *_PLACEMENT,
-        *_LOCALITY,
-        *_SHAPE,
-        *_POLICY,
-        *_EXPLANATION,
-    ],
-    align=True,
-)
+_CONCERNS: list[list[Any]] = [
+    _ORDER,
+    _REQUEST,
+    _PROGRESS,
+    _ESTIMATE,
+    _PLACEMENT,
+    _LOCALITY,
+    _SHAPE,
+    _POLICY,
+    _EXPLANATION,
+]
+# in memory, fields that a pass reads of many jobs lie side by side
+_IN_MEMORY: list[list[Any]] = [
+    _ORDER,
+    _PROGRESS,
+    _PLACEMENT,
+    _REQUEST,
+    _EXPLANATION,
+    _SHAPE,
+    _POLICY,
+    _ESTIMATE,
+    _LOCALITY,
+]
+JOB = np.dtype([field for concern in _IN_MEMORY for field in concern], align=True)
 # how long a job really takes, and how records are linked, is not for policies
 INTERNAL_FIELDS = {
     *("true_remaining_s", "checkpointed_remaining_s", "next_checkpoint_s", "checkpoint_interval_s"),
@@ -177,7 +188,9 @@ INTERNAL_FIELDS = {
         "saves_s",
     ),
 }
-POLICY_FIELDS = tuple(name for name in JOB.names or () if name not in INTERNAL_FIELDS)
+POLICY_FIELDS = tuple(
+    field[0] for concern in _CONCERNS for field in concern if field[0] not in INTERNAL_FIELDS
+)
 RENAMED = {  # fields, hooks and rules of earlier versions, for hints; see also rules.MOVED
     "arrival": "arrival_s",
     "attained": "attained_gpu_s",
@@ -226,6 +239,19 @@ HOST = np.dtype(  # the devices of one type in one machine; depth-first, so that
 
 GROUP = np.dtype(  # [tier, group]
     [("start", "i4"), ("stop", "i4"), ("free", "i4", (MAX_DEVICE_TYPES,))], align=True
+)
+
+# [group of tier 1]: machines by their free devices of each type, so that a search skips racks that can't be better
+RACK = np.dtype(
+    [
+        (
+            "machines",
+            "i4",
+            (MAX_DEVICE_TYPES, MANY_FREE + 1),
+        ),  # with 0, 1, ... free; in the last entry also those with more
+        ("present", "i8", (MAX_DEVICE_TYPES,)),  # one bit for each entry that is not 0
+    ],
+    align=True,
 )
 
 # `part`: of a shape, where the part is tied to a tier; -1: the parts of a shape that are not share its other places
@@ -436,6 +462,7 @@ class World(NamedTuple):
     jobs: Array  # JOB, in order of arrival
     hosts: Array  # HOST
     groups: Array  # GROUP [tier, group]
+    racks: Array  # RACK [group of tier 1]; empty where there is one tier
     places: Array  # PLACE: a linked list per running job, in one arena
     demands: Array  # DEMAND, smallest first
     wait_stats: Array  # WAIT_STATS [demand, tier]

@@ -18,10 +18,12 @@ from berth.schedule.records import (
     HISTORY,
     HOST,
     JOB,
+    MANY_FREE,
     MAX_DEVICE_TYPES,
     MAX_TIERS,
     PLACE,
     QUOTA,
+    RACK,
     STATE,
     USER,
     WAIT_STATS,
@@ -98,6 +100,7 @@ def new_world(
         jobs=jobs,
         hosts=hosts,
         groups=groups,
+        racks=_racks(hosts, groups),
         places=places,
         demands=demands,
         wait_stats=wait_stats,
@@ -165,3 +168,14 @@ def _places(cluster: Cluster) -> tuple[Array, Array]:
         groups["stop"][tier, numbers] = first + counts
         np.add.at(groups["free"][tier], (hosts["group"][:, tier], hosts["device_type"]), hosts["size"])
     return hosts, groups
+
+
+def _racks(hosts: Array, groups: Array) -> Array:
+    """Machines of each group of tier 1 by their free devices."""
+    racks = np.zeros(groups.shape[1] if len(groups) > 1 else 0, RACK)
+    if len(racks):
+        at = hosts["group"][:, 1], hosts["device_type"], np.minimum(hosts["free"], MANY_FREE)
+        np.add.at(racks["machines"], at, 1)
+        bits = np.int64(1) << np.arange(MANY_FREE + 1, dtype=np.int64)
+        racks["present"] = np.where(racks["machines"] > 0, bits, 0).sum(axis=-1)
+    return racks

@@ -36,6 +36,7 @@ from berth.simulate.trace_source import generate_for
 from berth.workload.mix import load_mix
 
 Row = dict[str, Any]  # a cell and its figures
+Results = Callable[[Sequence["Cell"], int], Iterable[Row]]  # runs cells in some number of processes
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class Grid:
                 eviction_large_s=self.eviction_large_s,
                 estimate_error=self.estimate_error,
                 reference_device=reference,
-                code=_code(policy),
+                code=code_of(policy),
             )
             for mix, load, congestion, seed, policy in itertools.product(
                 self.mixes, self.loads, self.congestions, range(self.seeds), self.policies
@@ -118,7 +119,7 @@ class Grid:
 
 
 @cache
-def _code(policy: str) -> str:
+def code_of(policy: str) -> str:
     """A name for the code that a cell ran: another engine or policy is another cell."""
     source = inspect.getsourcefile(type(load_policy(policy)))
     own = Path(source).read_bytes() if source else b""
@@ -154,16 +155,20 @@ def sweep(
     file: Path,
     *,
     workers: int = 2,
+    results: Results | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Runs the cells that `file` does not hold yet; returns all, in the order asked for."""
+    """Runs the cells that `file` does not hold yet; returns all, in the order asked for.
+
+    `results` runs them elsewhere than in processes of this machine.
+    """
     known, whole = read_cells(file)
     keys = [cell.key for cell in cells]
     missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in known}
     done = len(cells) - sum(key in missing for key in keys)
     with file.open("ab") as out:
         out.truncate(whole)
-        for row in _results(list(missing.values()), workers):
+        for row in (results or _results)(list(missing.values()), workers):
             known[json.dumps(row["cell"], sort_keys=True)] = row
             out.write(json.dumps(row, allow_nan=False).encode() + b"\n")
             out.flush()
