@@ -3,7 +3,9 @@
 A shape that fits now costs the seconds until the job would end in it, and for every second of that what its devices
 cost the jobs that wait (scarcity.py). A shape that does not fit now costs its look-ahead wait beside. The job starts
 if the cheapest of all fits now. Otherwise it waits, its record describes what it waits for, and the next pass
-chooses again: nothing is fixed before it starts.
+chooses again: nothing is fixed before it starts. What it waits for may recede, as others start ahead of it. So a job
+that could have started stops waiting once the seconds since then and the cost of waiting on are no less than what
+starting then would have cost: by waiting it loses at most about as much again.
 """
 
 from __future__ import annotations
@@ -39,6 +41,8 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     job = world.jobs[row]
     shape, tier, group, cost_s = best_now(world, row, open_)
     better, when = best_later(world, row, cost_s, now)
+    if better >= 0 and shape >= 0 and not worth_deferring(world, row, better, cost_s, when, now):
+        better = -1
     if better >= 0:
         saves_s = 0.0
         if shape >= 0:
@@ -55,6 +59,16 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     else:
         promise(world, job.shape)
     return tier, group
+
+
+@inlined
+def worth_deferring(world: World, row: int, better: int, cost_s: float, when: float, now: float) -> bool:
+    """Whether a job that fits now may wait for a better shape, given how long it has done so already."""
+    job = world.jobs[row]
+    if job.deferred_s == math.inf:
+        job.deferred_s, job.deferred_cost_s = now, cost_s
+    later_s = when - now + cost_of(world, row, better, world.shapes[better].nearest_tier)
+    return now - job.deferred_s + later_s < job.deferred_cost_s
 
 
 @kernel

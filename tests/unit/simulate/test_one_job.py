@@ -337,3 +337,27 @@ def fits(machines, free, parts, inside, picked):
             if used[1, rack][kind] > sum(free[row, kind] for row in rows):
                 return False
     return True
+
+
+def test_a_job_does_not_wait_for_a_better_shape_for_ever():
+    """Small gangs take every device that comes free, so four at once are always expected and never there."""
+    rows = [(13.0 * k, (1, 100.0)) for k in range(800)]
+    slow, fast = shape(5.0, {GPU: 1}, name="one"), shape(1.0, {GPU: 4}, name="four")
+    rows.insert(10, (118.0, offer(1000, slow, fast)))
+    setting = replace(SETTING, network="off", eviction_s=0.0, eviction_large_s=0.0)
+    done = run(trace(rows), cluster([8]), setting=setting)
+    assert done.records["end_s"][10] - 118 <= 2.1 * 5000
+
+
+def test_a_larger_shape_that_does_not_fit_says_nothing_about_smaller_gangs():
+    """The job waits for two devices of one machine, and its smallest shape is one device: a gang of one still fits."""
+    machines = cluster([4, 4])
+    near = machines.tiers[0].name
+    one, two = (
+        replace(shape(step_s, {GPU: size}, name=str(size)), tier=near)
+        for step_s, size in [(0.5, 1), (0.01, 2)]
+    )
+    rows = [(0.0, (3, 200.0)), (0.0, (3, 300.0)), (1.0, offer(1000, one, two)), (2.0, (1, 1000.0))]
+    setting = replace(SETTING, network="off", preemptible=0.0)
+    done = run(trace(rows), machines, setting=setting)
+    assert done.records["first_start_s"][3] == 2.0
