@@ -339,7 +339,7 @@ def fits(machines, free, parts, inside, picked):
     return True
 
 
-def test_a_job_does_not_wait_for_a_better_shape_for_ever():
+def test_the_wait_for_a_better_shape_is_bounded():
     """Small gangs take every device that comes free, so four at once are always expected and never there."""
     rows = [(13.0 * k, (1, 100.0)) for k in range(800)]
     slow, fast = shape(5.0, {GPU: 1}, name="one"), shape(1.0, {GPU: 4}, name="four")
