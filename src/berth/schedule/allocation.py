@@ -6,8 +6,6 @@ Devices are claimed first (claims.py) and assigned to a job afterwards. What bec
 
 from __future__ import annotations
 
-import math
-
 from berth import reproducible
 from berth.native.kernels import inlined, kernel
 from berth.schedule.claims import free_entries, return_devices
@@ -60,7 +58,6 @@ def start_on(world: World, row: int, claim: int, tier: int, now: float, reason: 
     """Puts a waiting gang on devices that are claimed for it."""
     job = world.jobs[row]
     job.waited_s += now - job.queued_since_s
-    job.deferred_s = math.inf
     assign(world, row, claim, tier, now, reason)
     count_waiting(world, row, -1)
     charge_quota(world, row, job.gpus)

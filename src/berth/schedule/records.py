@@ -137,8 +137,6 @@ _SHAPE = [  # of a job with parts or alternatives: see shapes.py
     ("vector", "i4"),  # that shape needs several types, or has parts that are tied to a tier
     ("other_shape", "i4"),  # while it waits: the shape in which it could start now; -1: none
     ("reshaped_s", "f8"),  # when a change of its shape was last considered
-    ("deferred_s", "f8"),  # while it waits: when it first could have started, and did not; inf: never
-    ("deferred_cost_s", "f8"),  # what starting then would have cost
 ]
 _POLICY = [("policy_state", "f8", (STATE_SLOTS,))]  # the fields of the policy's `Job`, written by `update`
 _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py and the numbers behind it
@@ -168,7 +166,6 @@ INTERNAL_FIELDS = {
     *("spread_row", "classes", "trust_class", "median_work_s"),
     "policy_state",  # which policies read by the names that they declare
     *("first_shape", "shape_count", "shape", "vector", "other_shape", "reshaped_s"),
-    *("deferred_s", "deferred_cost_s"),
     *("order_key", "tie_break", "demand", "first_place", "running_index", "in_ending_list", "traffic_row"),
     *(
         "expected_end_s",

@@ -39,7 +39,6 @@ def new_jobs(count: int) -> Array:
     for name in ("device_type", "device_type_mask", "quota", "running_index", "first_place", "tier"):
         jobs[name] = -1
     jobs["shape"] = jobs["other_shape"] = -1
-    jobs["deferred_s"] = np.inf
     for name in (
         "estimate_error",
         "speed",

@@ -339,16 +339,6 @@ def fits(machines, free, parts, inside, picked):
     return True
 
 
-def test_the_wait_for_a_better_shape_is_bounded():
-    """Small gangs take every device that comes free, so four at once are always expected and never there."""
-    rows = [(13.0 * k, (1, 100.0)) for k in range(800)]
-    slow, fast = shape(5.0, {GPU: 1}, name="one"), shape(1.0, {GPU: 4}, name="four")
-    rows.insert(10, (118.0, offer(1000, slow, fast)))
-    setting = replace(SETTING, network="off", eviction_s=0.0, eviction_large_s=0.0)
-    done = run(trace(rows), cluster([8]), setting=setting)
-    assert done.records["end_s"][10] - 118 <= 2.1 * 5000
-
-
 def test_a_larger_shape_that_does_not_fit_says_nothing_about_smaller_gangs():
     """The job waits for two devices of one machine, and its smallest shape is one device: a gang of one still fits."""
     machines = cluster([4, 4])
