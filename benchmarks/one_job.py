@@ -38,9 +38,9 @@ racks:
 """
 _RACK = "  - {{count: {racks}, machines: [{{count: {machines}, devices: {{{kind}: {devices}}}}}]}}\n"
 MIXES: dict[str, tuple[tuple[str, int, int, int], ...]] = {  # type, racks, machines, devices of each
-    "two": (("A100-40", 2, 2, 8), ("V100-16", 2, 2, 8), ("cpu-core", 2, 4, 48)),
-    "three": (("A100-40", 1, 2, 8), ("V100-16", 2, 2, 8), ("T4", 2, 3, 8), ("cpu-core", 2, 4, 48)),
-    "few-fast": (("H100", 1, 2, 8), ("V100-16", 3, 2, 8), ("cpu-core", 2, 4, 48)),
+    "two": (("A100-40", 2, 2, 8), ("V100-16", 2, 2, 8), ("cpu-core", 2, 6, 96)),
+    "three": (("A100-40", 1, 2, 8), ("V100-16", 2, 2, 8), ("T4", 2, 3, 8), ("cpu-core", 2, 6, 96)),
+    "few-fast": (("H100", 1, 2, 8), ("V100-16", 3, 2, 8), ("cpu-core", 2, 6, 96)),
 }
 POLICY = "berth"
 NO_WORSE, BETTER = 2.0, 15.0  # percent

@@ -363,7 +363,13 @@ STATE = np.dtype(  # counters and cursors of the pass
         # how scarce each device type is, for jobs with alternatives: see scarcity.py
         ("waiting_for", "i8", (MAX_DEVICE_TYPES,)),  # jobs in the queue that would take it, times SHARES
         ("mean_waiting", "f8", (MAX_DEVICE_TYPES,)),  # the same over time
-        ("priced_s", "f8"),  # when that was computed
+        ("wanted", "i8", (MAX_DEVICE_TYPES,)),  # devices of it that those jobs would take, times SHARES
+        (
+            "price_s",
+            "f8",
+            (MAX_DEVICE_TYPES,),
+        ),  # seconds that a device-second costs each job that waits for it
+        ("priced_s", "f8"),  # when these were computed
         ("promised", "i8", (MAX_DEVICE_TYPES,)),  # devices that jobs ahead in this pass wait for
         ("looked_ahead", "i8"),  # jobs of this pass for which ends of running jobs were looked at
         ("ends", "i8"),  # rows of `ending` that are in order as of `ends_s`

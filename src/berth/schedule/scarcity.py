@@ -2,7 +2,8 @@
 
 A job that holds a device of a type with C devices for d seconds delays each of the N jobs that would take that type by
 about d / C: the shadow price of a device-second is N / C seconds of waiting. N is counted as jobs join and leave the
-queue, and averaged over time: an empty queue now says little about the next hour.
+queue, and averaged over time: an empty queue now says little about the next hour. A type with more free devices than
+those jobs want is not what they wait for: its price falls with the fourth power of wanted / free devices.
 """
 
 from __future__ import annotations
@@ -18,19 +19,28 @@ _AVERAGED_S = 3600.0
 
 @kernel
 def count_demand(world: World, row: int, more: int) -> None:
-    """Counts a job among those that wait for the types it would take."""
+    """Counts a job among those that wait for a type, by the share of its shapes, or of its types, that this is."""
     state, job = world.state[0], world.jobs[row]
+    if job.shape >= 0:
+        for number in range(job.first_shape, job.first_shape + job.shape_count):
+            for device_type in range(state.device_types):
+                share = more * (SHARES // job.shape_count)
+                if world.shapes[number].need[device_type] > 0:
+                    state.waiting_for[device_type] += share
+                    state.wanted[device_type] += share * world.shapes[number].need[device_type]
+        return
     types = 0
     for device_type in range(state.device_types):
         types += job.device_type_mask >> device_type & 1
     for device_type in range(state.device_types):
         if job.device_type_mask >> device_type & 1:
-            state.waiting_for[device_type] += more * (SHARES if job.shape >= 0 else SHARES // types)
+            state.waiting_for[device_type] += more * (SHARES // types)
+            state.wanted[device_type] += more * (SHARES // types) * job.gpus
 
 
 @kernel
 def update_prices(world: World, now: float) -> None:
-    """Averages the demand for each type up to now."""
+    """Averages the demand for each type up to now, and sets its price."""
     state = world.state[0]
     span = now - state.priced_s
     weight = span / (span + _AVERAGED_S) if span > 0 else 0.0
@@ -38,6 +48,9 @@ def update_prices(world: World, now: float) -> None:
     for device_type in range(state.device_types):
         waiting = state.waiting_for[device_type] / SHARES
         state.mean_waiting[device_type] += weight * (waiting - state.mean_waiting[device_type])
+        free = world.groups[world.groups.shape[0] - 1, 0].free[device_type]
+        lacking = min(1.0, state.wanted[device_type] / SHARES / max(1, free))
+        state.price_s[device_type] = lacking**4 / max(1, world.cluster[0].devices[device_type])
 
 
 @inlined
@@ -48,5 +61,5 @@ def price_of(world: World, shape: Any, own_mask: int) -> float:
         if shape.need[device_type] > 0:
             others = state.waiting_for[device_type] / SHARES - (own_mask >> device_type & 1)
             waiting = max(0.0, 0.5 * (others + state.mean_waiting[device_type]))
-            total += shape.need[device_type] * waiting / world.cluster[0].devices[device_type]
+            total += shape.need[device_type] * waiting * state.price_s[device_type]
     return total

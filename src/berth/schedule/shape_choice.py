@@ -15,8 +15,8 @@ from berth.schedule.progress import restore_cost_s
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import MAX_DEVICE_TYPES, MAX_TIERS, JobStatus, World
 from berth.schedule.reservation import running_by_end, soonest_for_need
-from berth.schedule.scarcity import count_demand, price_of, update_prices
-from berth.schedule.shapes import find_shape
+from berth.schedule.scarcity import price_of, update_prices
+from berth.schedule.shapes import find_shape, has_failed
 
 _MAX_LOOKS = 16  # jobs of a pass for which the look-ahead wait is computed; those behind start where they fit
 
@@ -38,7 +38,7 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     """(tier, group) in which a job should start now, its record then describing the shape; (-1, -1): it waits."""
     job = world.jobs[row]
     shape, tier, group, cost_s = best_now(world, row, open_)
-    better, when = best_later(world, row, cost_s, now)
+    better, when = best_later(world, row, cost_s, now) if shape >= 0 else (-1, now)
     if better >= 0:
         saves_s = 0.0
         if shape >= 0:
@@ -53,8 +53,21 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     if shape >= 0:
         take_shape(world, row, shape)
     else:
+        take_shape(world, row, cheapest(world, row))
         promise(world, job.shape)
     return tier, group
+
+
+@kernel
+def cheapest(world: World, row: int) -> int:
+    """The shape with the lowest cost at its nearest placement, whenever that is free."""
+    job = world.jobs[row]
+    best, least_s = job.shape, math.inf
+    for number in range(job.first_shape, job.first_shape + job.shape_count):
+        cost_s = cost_of(world, row, number, world.shapes[number].nearest_tier)
+        if cost_s < least_s:
+            best, least_s = number, cost_s
+    return best
 
 
 @kernel
@@ -64,7 +77,9 @@ def best_now(world: World, row: int, open_: bool) -> tuple[int, int, int, float]
     best, best_tier, best_group, least_s = -1, -1, -1, math.inf
     for number in range(job.first_shape, job.first_shape + job.shape_count):
         shape = world.shapes[number]
-        if cost_of(world, row, number, shape.nearest_tier) >= least_s or over_quota(world, row, number):
+        if has_failed(world, shape, open_) or over_quota(world, row, number):
+            continue
+        if cost_of(world, row, number, shape.nearest_tier) >= least_s:
             continue
         tier, group = find_shape(world, number, shape.widest_tier, open_)
         if tier >= 0:
@@ -152,9 +167,6 @@ def take_shape(world: World, row: int, number: int) -> None:
     job.true_remaining_s *= ratio
     job.estimated_remaining_s *= ratio
     job.checkpointed_remaining_s *= ratio
-    waits = job.state == JobStatus.WAITING
-    if waits:
-        count_demand(world, row, -1)
     job.shape, job.gpus, job.vector = number, shape.gpus, shape.vector
     job.device_type, job.device_type_mask = shape.device_type, 0
     for device_type in range(MAX_DEVICE_TYPES):
@@ -164,5 +176,3 @@ def take_shape(world: World, row: int, number: int) -> None:
     job.message_bytes = shape.message_bytes
     for tier in range(MAX_TIERS):
         job.slowdown[tier] = shape.slowdown[tier]
-    if waits:
-        count_demand(world, row, 1)

@@ -43,6 +43,13 @@ def find_shape(world: World, number: int, allowed_tier: int, open_: bool) -> tup
     return tier, group
 
 
+@inlined
+def has_failed(world: World, shape: Any, open_: bool) -> bool:
+    """Whether a search of this epoch found no place for a shape."""
+    failed = shape.failed_open if open_ else shape.failed
+    return failed[shape.widest_tier] == world.state[0].search_epoch or shape.devices > world.state[0].free
+
+
 @kernel
 def find_vector(world: World, shape: Any, allowed_tier: int) -> tuple[int, int]:
     """The same for a shape of several types or with tied parts."""

@@ -109,8 +109,8 @@ class DenseWeights:
         self._values[...] = state.records[:, :ROW]
         self._copy_to_model()
         names = STATE[self.rule.kind]
-        for weight, rows in zip(self._weights, self._rows, strict=True):
-            if not names:
+        for weight, rows, group in zip(self._weights, self._rows, self._groups, strict=True):
+            if not names or group is None:  # torch refuses state of a weight that it does not update
                 continue
             saved: dict[str, Any] = self._optimiser.state[weight]
             records = state.records[rows]

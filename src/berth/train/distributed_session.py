@@ -401,7 +401,7 @@ class DistributedSession(Session):
         writes = self._writer is not None and (self._writer.last != self.progress.step or self._saves_best)
         if self.process_group.agree([float(writes)])[0] > 0 and not self.process_group.is_main:
             self._follow_save()
-        super()._finish(preempted)
+        self._save_end(preempted)
         self.process_group.wait_for_all()  # servers are needed until the last checkpoint is complete
 
     def _stage_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

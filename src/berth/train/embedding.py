@@ -44,6 +44,11 @@ class Embedding(nn.Module):
         self.dim = dim
         self.name = name
         self.optimiser = optimiser or Optimiser()
+        if self.optimiser.kind in ("momentum", "nesterov"):
+            raise InputError(
+                f"optimiser {self.optimiser.kind!r} is for dense weights, not for rows of a table",
+                hint="use rowwise_adagrad, adagrad, adam or sgd",
+            )
         self.initialiser = initialiser or Initialiser()
         self.admission = admission
         self.decay = decay

@@ -126,10 +126,12 @@ def resolve(
         mode=options.mode,
         staleness=options.staleness,
         memory_bytes=memory // max(1, servers) if memory is not None else None,
-        folder=_cold_folder(rank_info, notify) if memory is not None else None,
         tls=False if options.plain else None,
     )
-    return LaunchConfig(options, layout, cuts, servers, server, planned, resident)
+    config = LaunchConfig(options, layout, cuts, servers, server, planned, resident)
+    if memory is None or (rank_info is not None and with_role(rank_info, config).servers):
+        return config  # servers with ranks create folders of their own
+    return replace(config, server=replace(server, folder=_cold_folder(rank_info, notify)))
 
 
 def _is_resident(options: TrainOptions, planned: PlannedRun | None) -> bool:

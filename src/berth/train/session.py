@@ -418,6 +418,9 @@ class Session:
     def _finish(self, preempted: bool) -> None:
         """Evaluate and checkpoint the last step, and wait until it is on disk."""
         self._evaluate_end(preempted)
+        self._save_end(preempted)
+
+    def _save_end(self, preempted: bool) -> None:
         if self._writer is None:
             return
         if self._writer.last != self.progress.step or self._saves_best:

@@ -102,6 +102,13 @@ def test_the_pushes_of_both_workers_move_the_weights_as_torch_does(stores, rule)
             assert state[number]["step"] == 6
 
 
+def test_weights_without_an_optimiser_have_no_state_in_a_checkpoint(stores):
+    mine = model()
+    weights = DenseWeights(mine, torch.optim.Adam(mine[2].parameters(), lr=0.01), stores[0])
+    weights.from_state(weights.to_state())
+    assert sorted(weights._optimiser.state_dict()["state"]) == [0, 1]  # the two of the last layer
+
+
 @pytest.mark.parametrize("mode", ["async", "geo"])
 def test_weights_of_more_bytes_than_a_message_may_have_travel_in_parts(mode, monkeypatch):
     monkeypatch.setattr("berth.train.servers.server_pool.MAX_PAYLOAD_BYTES", 256 << 10)

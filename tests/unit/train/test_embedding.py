@@ -11,7 +11,7 @@ from berth.train.data.batch import Batch
 from berth.train.embedding import Embedding, SparseLookup, embeddings_of, slot_keys, with_sparse_tables
 from berth.train.learner import Learner
 from berth.train.local import LocalStore
-from berth.train.tables import DecayPolicy, Initialiser, adagrad, sgd
+from berth.train.tables import DecayPolicy, Initialiser, Optimiser, adagrad, sgd
 from berth.zoo import make_model
 
 
@@ -84,6 +84,12 @@ def test_rows_without_a_gradient_are_not_pushed():
     layer.eval()
     assert not layer(torch.tensor([1])).requires_grad
     assert torch.equal(layer(torch.tensor([1])), before)
+
+
+@pytest.mark.parametrize("kind", ["momentum", "nesterov"])
+def test_optimisers_of_dense_weights_are_refused_for_rows(kind):
+    with pytest.raises(InputError, match=f"optimiser '{kind}' is for dense weights"):
+        Embedding(2, optimiser=Optimiser(kind))
 
 
 def test_keys_that_are_not_whole_numbers_are_refused():

@@ -52,6 +52,13 @@ def test_ranks_after_those_of_the_stages_are_servers(counts, halved, tmp_path, m
     assert role(plan, 0, halved, monkeypatch, scale="1/2").servers == 1
 
 
+def test_no_folder_for_cold_rows_is_created_for_servers_with_ranks(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("BERTH_TRAIN_COLD", raising=False)
+    assert role(plan_file(tmp_path, (3,), 2), 0, 5, monkeypatch, memory="64MB").servers == 2
+    assert not list(tmp_path.glob("berth-cold-*"))
+
+
 def test_without_the_job_s_plan_ranks_are_workers(tmp_path, monkeypatch):
     plan = plan_file(tmp_path, (3,), 2)
     other = plan_file(tmp_path, (4,), 2)

@@ -126,6 +126,19 @@ def test_companions_work_only_while_they_are_let() -> None:
     assert set(children(os.getpid())) <= before
 
 
+def test_a_companion_that_ends_before_it_is_ready_ends_the_measurement(capfd) -> None:
+    def make() -> None:
+        raise MemoryError
+
+    before = set(children(os.getpid()))
+    with (
+        pytest.raises(RuntimeError, match="a companion of the measurement has ended"),
+        contention._paused(make, 2),
+    ):
+        pass
+    assert set(children(os.getpid())) <= before
+
+
 def test_a_single_core_is_never_slowed_down() -> None:
     """There is no other core."""
     found = contention.measure_contention(cores=1)

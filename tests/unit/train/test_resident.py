@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import errno
+from threading import Event
+
 import numpy as np
 import pytest
 from resident_ranks import in_ranks, resident
 
 from berth.errors import InputError
 from berth.train import LocalStore
-from berth.train.checkpoint.arrays import frames
+from berth.train.checkpoint.arrays import ArrayFile, frames
+from berth.train.servers.shard_save import ShardSave
 from berth.train.sparse import TableSpec
 from berth.train.tables import Admission, DecayPolicy, Initialiser, Optimiser, from_arrays, join
 from berth.train.tables.hashing import shard_of
@@ -258,6 +262,9 @@ def test_owners_write_their_own_files_and_any_number_of_ranks_loads_them(tmp_pat
         assert store.unwritable_by(tmp_path) is None
         files = store.start_save(tmp_path, "-2", changed_only=False, streamed=False)
         hashes = store.finish_save()
+        given_up = store.save()
+        next(given_up)  # as when the disk of rank 0 is full
+        assert store.unwritable_by(tmp_path) is None
         collected = list(store.save())
         store.checkpoints.end_requests()
         return files, hashes, collected
@@ -285,6 +292,36 @@ def test_owners_write_their_own_files_and_any_number_of_ranks_loads_them(tmp_pat
     again = join(in_ranks(2, loaded))
     for column in ("keys", "records", "waiting_keys", "waiting"):
         np.testing.assert_array_equal(getattr(again, column), getattr(expected, column))
+
+
+def test_a_save_after_one_that_was_given_up_is_complete(tmp_path):
+    """Before the second, the owner cancels the first, whose result must not pass for that of the second."""
+
+    def work(process_group):
+        store = resident(process_group, ROWS)
+        if process_group.rank_info.rank:
+            written, cancelled = ArrayFile.finish, Event()
+
+            def slow(file):
+                if file.path.name.endswith("-1.bin"):
+                    cancelled.wait(60)
+                    raise OSError(errno.EINTR, "the save was cancelled")
+                return written(file)
+
+            def cancel(save, own=ShardSave.cancel):
+                cancelled.set()
+                own(save)
+
+            ArrayFile.finish, ShardSave.cancel = slow, cancel  # in this fork only
+            return store.checkpoints.follow()
+        store.start_save(tmp_path, "-1", changed_only=False, streamed=False)
+        store.start_save(tmp_path, "-2", changed_only=False, streamed=False)
+        try:
+            return sorted(store.finish_save())
+        finally:
+            store.checkpoints.end_requests()
+
+    assert in_ranks(2, work)[0] == [f"table-0.shard-{shard}-of-2-2.bin" for shard in range(2)]
 
 
 def test_a_file_that_an_owner_can_not_write_fails_the_save(tmp_path):

@@ -155,8 +155,10 @@ def _paused(make: Callable[[], Work], count: int) -> Iterator[_Companions]:
             if child == 0:
                 _repeat(make, sender)
             pids.append(child)
+        os.close(sender)  # or reading would wait for companions that have ended
         for _ in pids:
-            os.read(receiver, 1)
+            if not os.read(receiver, 1):
+                raise RuntimeError("a companion of the measurement has ended")
         companions = _Companions(pids)
         with companions.at_work():
             pass
@@ -166,7 +168,6 @@ def _paused(make: Callable[[], Work], count: int) -> Iterator[_Companions]:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
         os.close(receiver)
-        os.close(sender)
 
 
 def _repeat(make: Callable[[], Work], ready: int) -> None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +42,7 @@ class ResidentCheckpoints:
         self._is_owner = self._rank in every
         self._number = 0  # of the last save
         self._own: ShardSave | None = None
+        self._sending: list[int] = []  # ranks whose parts rank 0 has not received to the end
 
     # Rank 0
 
@@ -81,6 +84,7 @@ class ResidentCheckpoints:
             for rank in sorted(waiting):
                 if store.check([self._key(rank)]):
                     statuses.append(json.loads(store.get(self._key(rank))))
+                    store.delete_key(self._key(rank))
                     waiting.remove(rank)
             raise_first([status["error"] for status in statuses])
             found |= {name: facts for status in statuses for name, facts in status["files"].items()}
@@ -92,10 +96,12 @@ class ResidentCheckpoints:
     def collect(self, *, changed_only: bool) -> Iterator[tuple[str, State]]:
         """Yield the parts of all shards, for a folder that other ranks can't write to."""
         self._ask({"do": "send", "changed_only": changed_only})
+        self._sending = list(self._others)
         yield from self._parts(changed_only=changed_only)
         for rank in self._others:
             while message := self._channel.receive(rank):
                 yield message["table"], _state(message)
+            self._sending.remove(rank)
 
     def load(self, table: str, state: State) -> None:
         """Send each owner its rows of a saved table."""
@@ -140,16 +146,18 @@ class ResidentCheckpoints:
             for number, spec in enumerate(self._shard.specs)
         }
         self._own = None
+        publish = partial(self._publish, self._key(self._rank))
         try:
-            self._own = ShardSave(self._shard, {**request, "files": files, "streamed": False}, self._publish)
+            self._own = ShardSave(self._shard, {**request, "files": files, "streamed": False}, publish)
         except OSError as error:
             return [error.errno, error.strerror]
         return None
 
-    def _publish(self, save: ShardSave) -> None:
+    def _publish(self, key: str, save: ShardSave) -> None:
         """Report to rank 0 that the files are on disk, or why they are not; called by the thread."""
         if self._rank != 0:
-            self._process_group.store.set(self._key(self._rank), json.dumps({**save.status(), "done": True}))
+            with suppress(RuntimeError):  # rank 0 has ended
+                self._process_group.store.set(key, json.dumps({**save.status(), "done": True}))
 
     def _parts(self, *, changed_only: bool) -> Iterator[tuple[str, State]]:
         for number, spec in enumerate(self._shard.specs):
@@ -161,6 +169,10 @@ class ResidentCheckpoints:
         return f"berth/saved/{self._number}/{rank}"
 
     def _ask(self, request: Mapping[str, Any]) -> None:
+        for rank in self._sending:  # collecting was given up, as when the disk is full
+            while self._channel.receive(rank):
+                pass
+        self._sending = []
         for rank in self._others:
             self._channel.send(rank, dict(request))
         self._channel.flush()

@@ -35,7 +35,7 @@ class PendingRows:
 
 
 class Exchange:
-    """The ranks of a group, in its order; a group of None is this rank alone."""
+    """The ranks of a group, in its order; None is the group of all ranks, and a size of 1 means this rank alone."""
 
     def __init__(self, group: Any, size: int, place: int) -> None:
         self.group, self.size, self.place = group, size, place
