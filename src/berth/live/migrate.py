@@ -94,10 +94,11 @@ def _delay_or_requeue(new: ControllerState, job: Job) -> None:
 def _restore_attempt(
     old: ControllerState, new: ControllerState, attempt: Attempt, names: dict[str, int]
 ) -> None:
-    """Keep an attempt on its devices; stop one whose machines are gone, and queue its job."""
+    """Keep an attempt on its devices; stop one whose machines or shape are gone, and queue its job."""
     job = new.jobs[attempt.job]
     seats = _remaining_seats(old, new, attempt, names)
-    holds_place, whole = job.token == attempt.token, len(seats) == len(attempt.seats)
+    holds_place = job.token == attempt.token
+    whole = len(seats) == len(attempt.seats) and _keeps_shape(new, job, attempt)
     attempt.seats = seats
     new.attempts[attempt.token] = attempt
     new.devices.restore(attempt.token, seats, given=holds_place and whole)
@@ -109,6 +110,11 @@ def _restore_attempt(
         record["restored_at_s"] = restored_at_s  # it never stopped: nothing is restored
     elif holds_place:
         _requeue_lost(new, job)
+
+
+def _keeps_shape(new: ControllerState, job: Job, attempt: Attempt) -> bool:
+    """Return whether the cluster still has the alternative that an attempt runs."""
+    return attempt.shape is None or any(one.shape.name == attempt.shape for one in new.shapes_of(job))
 
 
 def _requeue_lost(new: ControllerState, job: Job) -> None:

@@ -13,6 +13,7 @@ from berth.schedule.allocation import assign, charge_quota, record_decision
 from berth.schedule.claims import free_entries, reclaim, return_devices
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
+from berth.schedule.queue import set_order
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Action, World
 from berth.schedule.reservation import A_MOMENT_S
@@ -38,7 +39,9 @@ def reshape(world: World, hooks: Hooks, now: float) -> float:
             continue
         job.reshaped_s = now
         advance_progress(job, now)
-        changed |= change_shape(world, row, now)
+        if change_shape(world, row, now):
+            set_order(world, hooks, row, now)
+            world.bound[0].valid, changed = 0, True  # it may go later now
     return now + A_MOMENT_S if changed and state.queue_start < state.queue_stop else math.inf
 
 

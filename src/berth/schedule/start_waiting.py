@@ -176,7 +176,8 @@ def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
     )
     if job.gpus > state.free + state.masked or (not in_time and job.gpus > state.reserved_spare):
         return False
-    if world.demands[job.demand].failed_open[job.device_type + 1, allowed_tier] == state.search_epoch:
+    failed = world.demands[job.demand].failed_open
+    if job.shape < 0 and failed[job.device_type + 1, allowed_tier] == state.search_epoch:
         return False
     open_reservation(world, True)
     device_type, tier, group = find_place_for(world, row, allowed_tier, True)

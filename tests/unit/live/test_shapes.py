@@ -210,3 +210,34 @@ def test_a_dry_run_names_the_shape(live):
 def test_what_can_never_run_is_refused(live, more, said):
     with pytest.raises(commands.ConflictError, match=said):
         offer(live, **more)
+
+
+def test_gangs_that_queued_before_the_first_offer_are_counted_once(live):
+    gangs = [live.submit(gpus=8, kind="T4", seconds=100) for _ in range(3)]
+    live.step(1)
+    offer(live, FAST, SLOW)
+    live.step(1)
+    for gang in gangs:
+        live.ask(commands.cancel(gang))
+    live.step(200, times=6)
+    assert not live.state.world.state[0]["waiting_for"].any()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_cluster_with_other_tiers_starts_and_takes_the_shapes_that_it_knows(live, tmp_path, running):
+    if not running:
+        live.submit(gpus=8, kind="T4", seconds=100_000)
+        live.step(1)
+    job = offer(live, FAST, *([] if not running else [SLOW]))
+    live.step(1)
+    assert live.state_of(job) == ("placed" if running else "queued")
+    renamed = tmp_path / "lab.yaml"
+    names = ("node", "rack", "network")
+    tiers = ", ".join(f"{{name: {name}, bandwidth: 10GB/s}}" for name in names)
+    renamed.write_text(f"tiers: [{tiers}]\n{CLUSTER}")
+    live.restart(cluster=str(renamed))
+    live.step(1, times=40)
+    if running:  # FAST ties a part to `machine`, which is gone; SLOW names no tier that is
+        assert attempt_of(live, job).shape == "slow"
+    else:
+        assert live.state.jobs[job].state == "delayed"

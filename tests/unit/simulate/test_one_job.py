@@ -337,3 +337,17 @@ def fits(machines, free, parts, inside, picked):
             if used[1, rack][kind] > sum(free[row, kind] for row in rows):
                 return False
     return True
+
+
+def test_a_larger_shape_that_does_not_fit_says_nothing_about_smaller_gangs():
+    """The job waits for two devices of one machine, and its smallest shape is one device: a gang of one still fits."""
+    machines = cluster([4, 4])
+    near = machines.tiers[0].name
+    one, two = (
+        replace(shape(step_s, {GPU: size}, name=str(size)), tier=near)
+        for step_s, size in [(0.5, 1), (0.01, 2)]
+    )
+    rows = [(0.0, (3, 200.0)), (0.0, (3, 300.0)), (1.0, offer(1000, one, two)), (2.0, (1, 1000.0))]
+    setting = replace(SETTING, network="off", preemptible=0.0)
+    done = run(trace(rows), machines, setting=setting)
+    assert done.records["first_start_s"][3] == 2.0
