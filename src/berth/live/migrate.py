@@ -74,10 +74,12 @@ def _requeue_all(old: ControllerState, new: ControllerState) -> None:
 
 def _seconds_of_work(old: ControllerState, record: Array, new: ControllerState, fresh: Array) -> float:
     """Return how many seconds in the shape of the new record a second in that of the old one is; 1 for gangs."""
-    if not (record["shape_count"] and fresh["shape_count"]):
-        return 1.0
-    before, after = old.world.shapes[record["shape"]], new.world.shapes[fresh["shape"]]
-    return float(after["unit_s"] / before["unit_s"])
+    return _unit_s(new, fresh) / _unit_s(old, record)
+
+
+def _unit_s(state: ControllerState, record: Array) -> float:
+    """Return the seconds per unit of work in a record's shape; 1 where the cluster holds none, and for gangs."""
+    return float(state.world.shapes[record["shape"]]["unit_s"]) if record["shape_count"] else 1.0
 
 
 def _delay_or_requeue(new: ControllerState, job: Job) -> None:
