@@ -20,8 +20,8 @@ from berth.schedule.reservation import (
     available_to,
     close_reservation,
     is_reserved_from,
-    open_reservation,
     may_use_reserved,
+    open_reservation,
     suffices,
 )
 from berth.schedule.shapes import has_devices, holds_tied

@@ -368,7 +368,11 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("waiting_for", "i8", (MAX_DEVICE_TYPES,)),  # jobs in the queue that would take it, times SHARES
         ("mean_waiting", "f8", (MAX_DEVICE_TYPES,)),  # the same over time
         ("wanted", "i8", (MAX_DEVICE_TYPES,)),  # devices of it that those jobs would take, times SHARES
-        ("waiting_below", "i8", (MAX_DEVICE_TYPES,)),  # those of `waiting_for` whose priority is too low to count
+        (
+            "waiting_below",
+            "i8",
+            (MAX_DEVICE_TYPES,),
+        ),  # those of `waiting_for` whose priority is too low to count
         ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
         ("priced_for", "i8"),  # the priority for which prices were set
         (
@@ -381,7 +385,10 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("looked_ahead", "i8"),  # jobs of this pass for which ends of running jobs were looked at
         ("ends", "i8"),  # rows of `ending` that are in order as of `ends_s`
         ("ends_s", "f8"),
-        ("choice_wake_s", "f8"),  # when a job of this pass that waits for a better shape gives up, if nothing happens
+        (
+            "choice_wake_s",
+            "f8",
+        ),  # when a job of this pass that waits for a better shape gives up, if nothing happens
     ],
     align=True,
 )

@@ -191,7 +191,7 @@ def passes_reservation(world: World, row: int) -> bool:
     """Whether a group is reserved, but not from this job.
 
     It is reserved from lower priorities only; and where order preempts, a job of lower priority that can be preempted
-    delays nobody: it gives way when the other job can start.
+    delays no other: it gives way when the other job can start.
     """
     state, job = world.state[0], world.jobs[row]
     if state.reserved_for < 0:

@@ -83,7 +83,9 @@ def price_of(world: World, shape: Any, own_mask: int) -> float:
     for device_type in range(MAX_DEVICE_TYPES):
         if shape.need[device_type] > 0:
             waiting = state.waiting_for[device_type] - state.waiting_below[device_type]
-            share = waiting / max(1, state.waiting_for[device_type]) if state.waiting_below[device_type] else 1.0
+            share = (
+                waiting / max(1, state.waiting_for[device_type]) if state.waiting_below[device_type] else 1.0
+            )
             others = waiting / SHARES - (own_mask >> device_type & 1)
             waiting = max(0.0, 0.5 * (others + share * state.mean_waiting[device_type]))
             total += shape.need[device_type] * waiting * state.price_s[device_type]

@@ -287,9 +287,9 @@ def fits_with_reserved(world: World, row: int, tier: int) -> bool:
         close_reservation(world, True, row, False)
         return fits >= 0
     for device_type in device_types_of(world, job):
-        if state.reserved_types >> device_type & 1 and accepts_device_type(job, device_type):
-            if free_with_reserved(world, device_type, tier) >= job.gpus:
-                return True
+        reserved = state.reserved_types >> device_type & 1 == 1 and accepts_device_type(job, device_type)
+        if reserved and free_with_reserved(world, device_type, tier) >= job.gpus:
+            return True
     return False
 
 

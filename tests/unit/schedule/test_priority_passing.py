@@ -190,7 +190,7 @@ def test_a_place_is_held_from_equal_and_lower_priorities_only():
     assert times[2] > 100.0
 
 
-def test_nobody_is_evicted_where_the_devices_go_to_no_other():
+def test_no_job_is_evicted_where_the_devices_go_to_no_other():
     # the place of j2 is held: what j1 returns when j2 looks for one is taken again
     policy = "berth:hold_after=0s,hold_share=1000000000"
     rows = [(0, 1, 100), (0, 2, 1000), (1, 4, 50), (10, 1, 50_000)]

@@ -392,7 +392,7 @@ def test_devices_that_a_running_job_offers_are_not_counted_twice():
     assert first_starts(done)[3] == 1.0
 
 
-def test_jobs_of_lower_priority_do_not_make_devices_dear():
+def test_jobs_of_lower_priority_do_not_make_devices_expensive():
     either = offer(1000, shape(1.0, {GPU: 2}, name="two"), shape(0.5, {GPU: 8}, name="eight"))
     rows = [(0.0, either)] * 12
     for first, taken in ((9, "eight"), (0, "two")):
@@ -412,7 +412,7 @@ def test_a_job_that_grows_gives_way_to_one_that_goes_before_it_then():
     assert first_starts(done)[2] == 1100.0
 
 
-def test_a_gang_is_told_that_devices_are_reserved_for_a_job_with_parts(mixed):
+def test_the_reason_names_devices_that_are_reserved_for_a_job_with_parts(mixed):
     parts = offer(600, shape(1.0, {"V100-16": 4}, {"cpu-core": 10}, name="parts"))
     blocker = offer(500, shape(1.0, {"V100-16": 3}, name="three"))
     short = offer(700, shape(1.0, {"V100-16": 1}, {"cpu-core": 1}, name="one"))
