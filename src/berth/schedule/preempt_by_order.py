@@ -21,7 +21,7 @@ from berth.schedule.start_waiting import (
     allowed_tier_of,
     backfill,
     explain_wait,
-    reserve_from_lower,
+    reserve_from_job,
     start_reason,
     wake_time_of,
 )
@@ -49,17 +49,14 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     begin_choices(world, now)
     while i < state.queue_stop:
         row = waiting[i]
-        threatening = threatens(world, row, ranked, offered, settled)
-        if not threatening and state.free + state.masked < smallest_demand(world):
+        idle = state.free + state.masked
+        if not threatens(world, row, ranked, offered, settled) and idle < smallest_demand(world):
             break
-        if jobs[row].priority < jobs[waiting[level]].priority:
-            level = i
-        i += 1
         while settled < total and not precedes(jobs[row], jobs[ranked[settled]]):
             count = settle(world, ranked[settled], evicted, count)
             settled += 1
-        if not jobs[row].preemptible:  # once it runs it would not give way to a higher priority
-            considered = reserve_from_lower(world, considered, level, now)
+        level, considered = reserve_from_job(world, i, level, considered, now)
+        i += 1
         allowed_tier = allowed_tier_of(world, hooks, row, now)
         opens = may_use_reserved(world, row)
         open_reservation(world, opens)
@@ -158,7 +155,7 @@ def long_running(world: World, rows: Array, now: float) -> Array:
 
 @inlined
 def offer_devices(world: World, row: int, open_: bool) -> None:
-    """Lets a running job return its devices for the moment; those of a reserved group are reserved (`open_`: not yet)."""
+    """Lets a running job return its devices for the moment; they are reserved if its group is, unless that is open."""
     world.jobs[row].returned = 1
     return_devices(world, world.jobs[row].first_place)
     charge_quota(world, row, -world.jobs[row].gpus)

@@ -91,11 +91,8 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
     ranks_by_cluster = world.rules[0].ranks_by_cluster
     while i < state.queue_stop and state.free + state.masked >= smallest:
         row = waiting[i]
-        if world.jobs[row].priority < world.jobs[waiting[level]].priority:
-            level = i
-        # where order preempts, only a job that will not give way can delay a higher priority
-        if blocked == Blocked.SKIP and not (by_order and world.jobs[row].preemptible):
-            considered = reserve_from_lower(world, considered, level, now)
+        if blocked == Blocked.SKIP:
+            level, considered = reserve_from_job(world, i, level, considered, now)
         i += 1
         allowed_tier = allowed_tier_of(world, hooks, row, now)
         started = start_in_order(world, row, allowed_tier, now)
@@ -158,6 +155,21 @@ def start_chosen(world: World, row: int, now: float) -> bool:
         start_job(world, row, world.jobs[row].device_type, tier, group, now, ReasonCode.CHOSEN)
     close_reservation(world, opens, row, tier >= 0)
     return tier >= 0
+
+
+@inlined
+def reserve_from_job(world: World, at: int, level: int, considered: int, now: float) -> tuple[int, int]:
+    """Reserves a place for a higher priority that waits, before the job at one index of the queue is considered.
+
+    Returns where jobs of its priority begin, and how far down the queue a place was looked for. Where order preempts,
+    a job that gives way delays no other.
+    """
+    job, by_order = world.jobs[world.waiting[at]], world.rules[0].preempt == Preempt.BY_ORDER
+    if job.priority < world.jobs[world.waiting[level]].priority:
+        level = at
+    if not (by_order and job.preemptible):
+        considered = reserve_from_lower(world, considered, level, now)
+    return level, considered
 
 
 @kernel
