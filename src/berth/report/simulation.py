@@ -81,7 +81,7 @@ METRICS = (
     Metric("cost", "cost", lambda s: s.cost_usd, _dollars, True),
 )
 _UPPER = ("mean JCT", "p50", "p95", "p99", "makespan", "mean wait", "p99 wait")
-_LOWER = ("slowdown", "fairness", "goodput", "fragm.", "comm. GPU-h", "evicted", "lost GPU-h", "cost")
+_LOWER = ("goodput", "fragm.", "comm. GPU-h", "evicted", "lost GPU-h", "cost")
 
 
 def metrics_of(results: Sequence[Summary]) -> list[Metric]:

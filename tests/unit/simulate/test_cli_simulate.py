@@ -369,7 +369,7 @@ def test_a_comparison_writes_parquet_and_a_page(berth, tmp_path):
     files = [tmp_path / name for name in ("runs.parquet", "page.html")]
     run = (
         "compare",
-        "generate:jobs=20,load=1.2,durations=exponential:1h",
+        "generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two",
         "--cluster",
         "1x2x4:H100",
         "--seeds",
