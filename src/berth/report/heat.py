@@ -2,7 +2,7 @@
 
 The content security policy of a report allows no inline styles, so a colour is a class, and the page carries the
 rules of all classes. Lightness stays away from that of the text in both colour schemes, so figures remain legible;
-the hues differ for readers who can't tell red from green.
+the hues also differ for readers who don't see red and green apart.
 """
 
 from __future__ import annotations
