@@ -9,6 +9,7 @@ import numpy as np
 from berth.cluster.gpus import usable_types
 from berth.cluster.model import Cluster
 from berth.errors import InputError
+from berth.schedule.job_columns import JobRecords
 from berth.schedule.records import MAX_TIERS, SHAPE, TIED, Array, EstimateKind
 from berth.workload.binding import BoundShape, run_s
 from berth.workload.shapes import Offer
@@ -108,19 +109,21 @@ def write_offer(
     record["estimated_remaining_s"] = record["index_s"] = record["work_s"] * record["estimate_error"]
 
 
-def fewest_devices(jobs: Array, shapes: Array) -> Array:
+def fewest_devices(jobs: JobRecords, shapes: Array) -> Array:
     """The smallest number of devices of all types with which each job can start."""
     return _fewest(jobs, shapes["devices"])
 
 
-def fewest_gpus(jobs: Array, shapes: Array) -> Array:
+def fewest_gpus(jobs: JobRecords, shapes: Array) -> Array:
     """The smallest number of devices that each job is charged for."""
     return _fewest(jobs, shapes["gpus"])
 
 
-def _fewest(jobs: Array, of_shape: Array) -> Array:
+def _fewest(jobs: JobRecords, of_shape: Array) -> Array:
     fewest = jobs["gpus"].copy()
+    if not len(of_shape):
+        return fewest
     for row in np.flatnonzero(jobs["shape_count"] > 0):
-        first, count = int(jobs[row]["first_shape"]), int(jobs[row]["shape_count"])
+        first, count = int(jobs["first_shape"][row]), int(jobs["shape_count"][row])
         fewest[row] = of_shape[first : first + count].min()
     return fewest

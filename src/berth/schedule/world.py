@@ -8,6 +8,7 @@ import numpy as np
 
 from berth.cluster.model import Cluster
 from berth.errors import InputError
+from berth.schedule.job_columns import JobColumns, JobRecords, highest
 from berth.schedule.policy import Policy, ranks_by_cluster, uses_cluster
 from berth.schedule.records import (
     BOUND,
@@ -62,14 +63,18 @@ def new_jobs(count: int) -> Array:
 def new_world(
     cluster: Cluster,
     policy: Policy,
-    jobs: Array,
+    jobs: JobRecords,
     *,
+    records: Array | None = None,
     eviction_s: float = 40.0,
     eviction_large_s: float = 60.0,
     quotas: Sequence[int] = (),
     shapes: ShapeTable | None = None,
 ) -> World:
-    """A world in which nothing runs; `eviction_s` is what moving a gang costs where the policy does not say."""
+    """A world in which nothing runs; `eviction_s` is what moving a gang costs where the policy does not say.
+
+    Of jobs as columns, `records` is the array into which their records will be written.
+    """
     check_limits(cluster)
     hosts, groups = _places(cluster)
     shapes = shapes or ShapeTable()
@@ -79,7 +84,7 @@ def new_world(
     wait_stats = np.zeros((max(1, len(sizes)), MAX_TIERS), WAIT_STATS)
     timers = policy.timers([tier.name for tier in cluster.tiers])
     wait_stats["timer_s"][:, : len(timers)] = wait_stats["initial_timer_s"][:, : len(timers)] = timers
-    jobs["delay_timer_s"][:, : len(timers)] = timers
+    jobs["delay_timer_s"] = np.append(timers, np.zeros(MAX_TIERS - len(timers)))
     devices = cluster.devices
     places = np.zeros(2 * devices + 2, PLACE)
     places["spare"] = np.arange(len(places))
@@ -97,7 +102,7 @@ def new_world(
     reorders = rules["static_order"][0] and rules["reorder_after_s"][0] < np.inf
     state["next_reorder_s"] = 0.0 if reorders else np.inf
     return World(
-        jobs=jobs,
+        jobs=_records(jobs, records),
         hosts=hosts,
         groups=groups,
         racks=_racks(hosts, groups),
@@ -105,10 +110,8 @@ def new_world(
         demands=demands,
         wait_stats=wait_stats,
         quotas=quota_rows,
-        users=np.zeros(int(jobs["user"].max(initial=0)) + 1, USER),
-        history=np.zeros(
-            1 + max(jobs["classes"].max(initial=0), jobs["trust_class"].max(initial=0)), HISTORY
-        ),
+        users=np.zeros(highest(jobs, "user") + 1, USER),
+        history=np.zeros(1 + max(highest(jobs, "classes"), highest(jobs, "trust_class")), HISTORY),
         cluster=_cluster_totals(cluster, hosts),
         waiting=np.zeros(len(jobs) + 1, np.int32),
         running=np.zeros(2 * devices + 2, np.int32),
@@ -121,6 +124,13 @@ def new_world(
         shapes=shapes.shapes,
         tied=shapes.tied,
     )
+
+
+def _records(jobs: JobRecords, records: Array | None) -> Array:
+    if records is not None:
+        return records
+    assert not isinstance(jobs, JobColumns)
+    return jobs
 
 
 def check_limits(cluster: Cluster) -> None:

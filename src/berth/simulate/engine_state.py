@@ -145,6 +145,11 @@ class Net(NamedTuple):
 def new_accounts(jobs: Array) -> Array:
     """Accounts of jobs that have not started."""
     accounts = np.zeros(len(jobs), ACCOUNT)
+    start_accounts(accounts, jobs)
+    return accounts
+
+
+def start_accounts(accounts: Array, jobs: Array) -> None:
+    """Writes accounts, which are zero, of jobs that have not started."""
     accounts["heap_index"] = accounts["shape"] = -1
     accounts["accounted_remaining_s"] = jobs["true_remaining_s"]
-    return accounts

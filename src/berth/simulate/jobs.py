@@ -18,6 +18,7 @@ from berth.network.iteration import iteration_time
 from berth.network.placement import Placement
 from berth.network.spread import realise, spreads, usable_devices
 from berth.network.traffic import Traffic
+from berth.schedule.job_columns import JobColumns, JobRecords, set_by_class
 from berth.schedule.records import MAX_TIERS, Array, JobStatus
 from berth.schedule.shape_table import ShapeTable, fewest_gpus, write_offer
 from berth.schedule.world import new_jobs
@@ -37,7 +38,7 @@ from berth.workload.trace import Trace
 class Jobs:
     """Records of jobs, their traffic, and what had to be assumed about them."""
 
-    records: Array
+    records: JobRecords
     traffic: Array
     models: NDArray[np.object_]
     modelled: int  # jobs whose model was drawn from the mix
@@ -58,33 +59,38 @@ def read_jobs(
     estimates: Estimates = "known",
     preemptible: float = 1.0,
     quotas: Mapping[str, int] | None = None,
+    as_columns: bool = False,
 ) -> Jobs:
-    """The records of a trace's jobs on a cluster. `estimate_error` 0.5: remaining times are known to +-50 % only."""
-    records = new_jobs(len(trace.submit_s))
+    """The records of a trace's jobs on a cluster. `estimate_error` 0.5: remaining times are known to +-50 % only.
+
+    `as_columns`: of a trace without alternatives, as columns from which records are made later.
+    """
+    count = len(trace.submit_s)
+    records = JobColumns(new_jobs(1), count) if as_columns else new_jobs(count)
     records["arrival_s"], records["gpus"] = trace.submit_s, trace.num_gpu
     for name in ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s"):
         records[name] = trace.duration_s
     records["widest_tier"] = len(cluster.tiers) - 1
-    records["estimate_error"] = 1.0 + estimate_error * (
-        2.0 * uniforms(seed, "estimate errors", len(records)) - 1.0
-    )
-    records["estimated_remaining_s"] *= records["estimate_error"]
+    if estimate_error:
+        drawn = uniforms(seed, "estimate errors", len(records))
+        records["estimate_error"] = 1.0 + estimate_error * (2.0 * drawn - 1.0)
+        records["estimated_remaining_s"] *= records["estimate_error"]
     if trace.frame["priority"].null_count() < len(records):
         records["priority"] = trace.frame["priority"].fill_null(0).to_numpy()
     users: dict[str | None, int] = {}
     records["user"] = [users.setdefault(name, len(users)) for name in trace.frame["user"].to_list()]
     set_knowledge(records, trace, estimates, preemptible, seed)
     too_large = _floors(records, cluster, trace)
-    models, drawn = draw_models(trace, mix, seed)
+    models, modelled = draw_models(trace, mix, seed)
     traffic = describe_models(records, models, cluster, fabric, network)
     if len(usable_types(cluster)) < len(cluster.device_types):  # plain gangs ask for GPUs
         records["device_type_mask"] = sum(1 << index for index in usable_types(cluster))
     shapes = describe_offers(records, trace, cluster, network)
     over_quota = charge_jobs(records, trace, quotas or {}, fewest_gpus(records, shapes.shapes))
-    return Jobs(records, traffic, models, drawn, too_large, over_quota, shapes)
+    return Jobs(records, traffic, models, modelled, too_large, over_quota, shapes)
 
 
-def _floors(records: Array, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
+def _floors(records: JobRecords, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
     """Writes the nearest tier of each job; refuses those that fit in none, and returns their ids."""
     for gpus in np.unique(records["gpus"]).tolist():
         rows = records["gpus"] == gpus
@@ -139,7 +145,7 @@ def device_types_of(trace: Trace, cluster: Cluster) -> frozenset[str]:
     return frozenset(cluster.device_types[index].name for index in found if index is not None)
 
 
-def describe_offers(records: Array, trace: Trace, cluster: Cluster, network: int) -> ShapeTable:
+def describe_offers(records: JobRecords, trace: Trace, cluster: Cluster, network: int) -> ShapeTable:
     """Writes the first shape of each job that has alternatives into its record; refuses those that never fit."""
     table = ShapeTable()
     if not trace.offers:
@@ -148,8 +154,9 @@ def describe_offers(records: Array, trace: Trace, cluster: Cluster, network: int
         if (offer := trace.offers.get(job)) is None:
             continue
         bound = bound_offer(cluster, offer)
-        records[row]["state"] = JobStatus.FUTURE if bound else JobStatus.REFUSED
+        records["state"][row] = JobStatus.FUTURE if bound else JobStatus.REFUSED
         if bound:
+            assert not isinstance(records, JobColumns)
             write_offer(records[row], table, offer, bound, cluster)
     if network == NetworkMode.OFF:
         table.shapes["slowdown"] = 1.0
@@ -167,7 +174,7 @@ def draw_models(trace: Trace, mix: Mix, seed: int) -> tuple[NDArray[np.object_],
 
 
 def describe_models(
-    records: Array,
+    records: JobRecords,
     models: NDArray[np.object_],
     cluster: Cluster,
     fabric: Fabric,
@@ -178,9 +185,11 @@ def describe_models(
     kinds = len(cluster.device_types)
     if network == NetworkMode.OFF and kinds == 1:
         return np.ones(1, TRAFFIC)
-    keys = [(str(model), int(gpus)) for model, gpus in zip(models, records["gpus"], strict=True)]
-    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
-    rows = np.array([numbers[key] for key in keys])
+    numbers: dict[tuple[str, int], int] = {}
+    keys = zip(models, records["gpus"].tolist(), strict=True)
+    rows = np.fromiter(
+        (numbers.setdefault((str(model), gpus), len(numbers)) for model, gpus in keys), np.int32, len(models)
+    )
     records["traffic_row"] = rows * kinds
     table = np.zeros(len(numbers) * kinds, TRAFFIC)
     compute, skew, message = np.ones(len(numbers)), np.zeros(len(numbers)), np.zeros(len(numbers))
@@ -202,9 +211,10 @@ def describe_models(
                     message[number] = traffic.bytes if gpus > 1 else 0.0
                     shape_x[number], shape_s[number] = _by_shape(traffic, gpus, cluster, fabric, network)
             _write(table[number * kinds + kind], traffic, reference_s)
-    records["compute_share"], records["skew"], records["slowdown"] = compute[rows], skew[rows], slow[rows]
-    records["shape_imbalance"], records["shape_slowdown"] = shape_x[rows], shape_s[rows]
-    records["message_bytes"] = message[rows]
+    by_class = {"compute_share": compute, "skew": skew, "slowdown": slow, "message_bytes": message}
+    by_class |= {"shape_imbalance": shape_x, "shape_slowdown": shape_s}
+    for name, values in by_class.items():
+        set_by_class(records, name, values, rows)
     return table
 
 

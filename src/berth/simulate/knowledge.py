@@ -7,7 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from berth.schedule.records import Array, EstimateKind
+from berth.schedule.job_columns import JobRecords
+from berth.schedule.records import EstimateKind
 from berth.workload.streams import uniforms
 from berth.workload.trace import Trace
 
@@ -19,7 +20,9 @@ ESTIMATES: dict[Estimates, EstimateKind] = {
 }
 
 
-def set_knowledge(records: Array, trace: Trace, estimates: Estimates, preemptible: float, seed: int) -> None:
+def set_knowledge(
+    records: JobRecords, trace: Trace, estimates: Estimates, preemptible: float, seed: int
+) -> None:
     """Writes into the records what schedulers may know, and which jobs can be preempted.
 
     What the trace says of a job comes first. A user's estimate counts unless no estimates are wanted at all.
@@ -40,7 +43,7 @@ def set_knowledge(records: Array, trace: Trace, estimates: Estimates, preemptibl
         _set_classes(records, trace)
 
 
-def _set_classes(records: Array, trace: Trace) -> None:
+def _set_classes(records: JobRecords, trace: Trace) -> None:
     """Classes of similar jobs: by user, name, model and size; by user; by size; all jobs."""
     users, clusters, models, names = (trace.frame[name].to_list() for name in ("user", "vc", "model", "name"))
     gpus = records["gpus"].tolist()

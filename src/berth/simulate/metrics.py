@@ -60,10 +60,11 @@ def summarise(run: Run) -> Summary:
     """The figures of a run."""
     jobs = run.records
     finished = jobs["state"] == JobStatus.DONE
-    done, accounts = jobs[finished], run.accounts[finished]
-    jct = done["end_s"] - done["arrival_s"]
+    end, waited, gpus = (jobs[name][finished] for name in ("end_s", "waited_s", "gpus"))
+    exposed = run.accounts["exposed_comm_gpu_s"][finished]
+    jct = end - jobs["arrival_s"][finished]
     first = float(jobs["arrival_s"].min()) if len(jobs) else 0.0
-    makespan = float(done["end_s"].max()) - first if len(done) else 0.0
+    makespan = float(end.max()) - first if len(end) else 0.0
     over = float(run.clock[0]["now"]) if run.unfinished else first + makespan
     up_s = _up_s(run, first, over)
     needed_s, num_gpu = run.trace.duration_s[finished], run.trace.num_gpu[finished]
@@ -72,26 +73,26 @@ def summarise(run: Run) -> Summary:
     return Summary(
         policy=run.policy,
         jobs=len(jobs),
-        finished=len(done),
+        finished=len(end),
         mean_jct_s=_mean(jct),
         p50_jct_s=_percentile(jct, 50),
         p95_jct_s=_percentile(jct, 95),
         p99_jct_s=_percentile(jct, 99),
         makespan_s=makespan,
-        mean_wait_s=_mean(done["waited_s"]),
-        p95_wait_s=_percentile(done["waited_s"], 95),
-        p99_wait_s=_percentile(done["waited_s"], 99),
+        mean_wait_s=_mean(waited),
+        p95_wait_s=_percentile(waited, 95),
+        p99_wait_s=_percentile(waited, 99),
         mean_slowdown=_mean(slow),
         p95_slowdown=_percentile(slow, 95),
         fairness=jain(1 / slow),
         goodput=float((needed_s * num_gpu).sum()) / up_s if up_s else 0.0,
         gpu_utilisation=_held_s(run) / up_s if up_s else 0.0,
         fragmentation=float(run.clock[0]["idle_wanted_s"]) / up_s if up_s else 0.0,
-        exposed_comm_gpu_s=float(accounts["exposed_comm_gpu_s"].sum()),
-        mean_comm_s=_mean(accounts["exposed_comm_gpu_s"] / np.maximum(1, done["gpus"])),
+        exposed_comm_gpu_s=float(exposed.sum()),
+        mean_comm_s=_mean(exposed / np.maximum(1, gpus)),
         evictions=int(run.clock[0]["evictions"]),
         moves=int(run.clock[0]["moves"]),
-        lost_gpu_s=float(accounts["lost_gpu_s"].sum()),
+        lost_gpu_s=float(run.accounts["lost_gpu_s"][finished].sum()),
         tier_share=_tier_share(run),
         cost_usd=None if price is None else price * makespan / 3600,
         usd_per_million_examples=_usd_per_million(run, finished),

@@ -19,6 +19,7 @@ import numpy as np
 from pydantic import Field
 
 from berth.errors import InputError, QuantityError, UnknownNameError
+from berth.schedule.job_columns import JobRecords
 from berth.schedule.records import Array, JobStatus
 from berth.spec import Spec, load
 from berth.workload.trace import Trace
@@ -57,7 +58,9 @@ def parse_quotas(texts: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def charge_jobs(records: Array, trace: Trace, quotas: Mapping[str, int], fewest: Array) -> tuple[str, ...]:
+def charge_jobs(
+    records: JobRecords, trace: Trace, quotas: Mapping[str, int], fewest: Array
+) -> tuple[str, ...]:
     """Writes the quota of each job into its record; returns the ids of jobs that need more than theirs.
 
     `fewest` are the devices that each job needs at least.

@@ -21,6 +21,7 @@ from berth.schedule.checks import check_policy
 from berth.schedule.decide import phases_for
 from berth.schedule.failures import raise_failure
 from berth.schedule.hooks import hooks
+from berth.schedule.job_columns import JobColumns
 from berth.schedule.policy import Policy
 from berth.schedule.records import Array, JobStatus, World
 from berth.schedule.world import new_world
@@ -42,6 +43,7 @@ from berth.simulate.livelock import LivelockDetector
 from berth.simulate.policy_errors import located
 from berth.simulate.reference import reference_device, seconds_here
 from berth.simulate.speed import speed_hooks_for
+from berth.simulate.window import JobWindow
 from berth.workload.mix import Mix, load_mix
 from berth.workload.trace import Trace
 
@@ -77,6 +79,8 @@ class Setting:
     fault_spec: FaultSpec | None = None  # drawn at the start of a run, with `seed` added to its own
     quotas: Mapping[str, int] = field(default_factory=dict)  # devices by virtual cluster
     log: bool = False
+    # from this many jobs on, a run without a log keeps only what its figures need of a job that has ended
+    window_from: int = 250_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,11 +99,14 @@ class Run:
     log_places: Array
     cpu_s: float
     livelock: str = ""  # why it was stopped before its end, see livelock.py
+    kept: Array | None = (
+        None  # of a long trace: the fields of its jobs' records that figures need, see window.py
+    )
 
     @property
     def records(self) -> Array:
-        """The jobs' records."""
-        return self.world.jobs
+        """The jobs' records; of a long trace without a log, the fields in `window.KEPT`."""
+        return self.world.jobs if self.kept is None else self.kept
 
     @cached_property
     def unfinished(self) -> tuple[str, ...]:
@@ -131,7 +138,10 @@ def simulate(
         fabric, network = Fabric(cluster, setting.congestion), NETWORKS[setting.network]
         trace = seconds_here(trace, cluster, fabric, network, setting.mix, setting.seed, reference)
         faults = faults_of(setting.faults, setting.fault_spec, setting.seed, trace, cluster)
-        engine = Engine(trace, cluster, fabric, _prepared(policy, trace), replace(setting, faults=faults))
+        whole = setting.log or watch is not None or bool(trace.offers) or len(trace) < setting.window_from
+        engine = Engine(
+            trace, cluster, fabric, _prepared(policy, trace), replace(setting, faults=faults), whole=whole
+        )
         started = time.process_time()
         livelock = engine.run(progress, watch)
         return engine.result(name or type(policy).__name__.lower(), livelock, time.process_time() - started)
@@ -141,7 +151,14 @@ class Engine:
     """The state of one simulation and the compiled functions that advance it."""
 
     def __init__(
-        self, trace: Trace, cluster: Cluster, fabric: Fabric, policy: Policy, setting: Setting
+        self,
+        trace: Trace,
+        cluster: Cluster,
+        fabric: Fabric,
+        policy: Policy,
+        setting: Setting,
+        *,
+        whole: bool = True,  # records of all jobs are kept
     ) -> None:
         self.trace, self.cluster, self.policy, self.setting = trace, cluster, policy, setting
         self.jobs = read_jobs(
@@ -155,17 +172,22 @@ class Engine:
             estimates=setting.estimates,
             preemptible=setting.preemptible,
             quotas=setting.quotas,
+            as_columns=not whole,
         )
+        records = self.jobs.records
+        self._window = JobWindow(records, len(cluster.tiers)) if isinstance(records, JobColumns) else None
         self.world = new_world(
             cluster,
             policy,
-            self.jobs.records,
+            records,
+            records=None if self._window is None else self._window.jobs,
             eviction_s=setting.eviction_s,
             eviction_large_s=setting.eviction_large_s,
             quotas=tuple(setting.quotas.values()),
             shapes=self.jobs.shapes,
         )
-        self.state = _new_state(cluster, self.jobs, setting)
+        accounts = new_accounts(self.world.jobs) if self._window is None else self._window.accounts
+        self.state = _new_state(cluster, self.jobs, accounts, setting)
         self._logged: list[Array] = []
         self._places: list[Array] = []
         self._world, self._hooks = to_native(self.world), to_native(hooks(policy))
@@ -194,6 +216,8 @@ class Engine:
     def result(self, policy: str, livelock: str, cpu_s: float) -> Run:
         """What became of every job."""
         self._empty_log()
+        if self._window is not None:
+            self._window.close()
         return Run(
             policy=policy,
             trace=self.trace,
@@ -201,18 +225,23 @@ class Engine:
             setting=self.setting,
             jobs=self.jobs,
             world=self.world,
-            accounts=self.state.accounts,
+            accounts=self.state.accounts if self._window is None else self._window.kept_accounts,
             clock=self.state.clock,
             log=np.concatenate(self._logged),
             log_places=np.concatenate(self._places),
             cpu_s=cpu_s,
             livelock=livelock,
+            kept=None if self._window is None else self._window.records,
         )
 
     def _advance(self, events: int) -> int:
+        if self._window is not None:
+            self._window.write_until(int(self.state.clock[0]["arrived"]) + events)
         outcome: int = advance(
             self._world, self._hooks, self._phases, self._state, self._net, self._speed, events
         )
+        if self._window is not None:
+            self._window.collect()
         return outcome
 
     def _raise_failure(self) -> None:
@@ -245,7 +274,7 @@ def _prepared(policy: Policy, trace: Trace) -> Policy:
     return prepared
 
 
-def _new_state(cluster: Cluster, jobs: Jobs, setting: Setting) -> EngineState:
+def _new_state(cluster: Cluster, jobs: Jobs, accounts: Array, setting: Setting) -> EngineState:
     clock = np.zeros(1, CLOCK)
     clock["wake"] = np.inf
     clock["network"], clock["device_types"] = NETWORKS[setting.network], len(cluster.device_types)
@@ -253,7 +282,7 @@ def _new_state(cluster: Cluster, jobs: Jobs, setting: Setting) -> EngineState:
     size = 4 * len(jobs.records) + 16 * cluster.devices + 100_000 if setting.log else 1
     return EngineState(
         clock=clock,
-        accounts=new_accounts(jobs.records),
+        accounts=accounts,
         heap=np.zeros(2 * cluster.devices + 2, np.int32),
         faults=np.ascontiguousarray(setting.faults),
         traffic=jobs.traffic,
