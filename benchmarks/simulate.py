@@ -15,14 +15,17 @@ import resource
 import statistics
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 
 from berth.cluster.load import load_cluster
 from berth.schedule.policies.registry import load_policy
+from berth.simulate.metrics import summarise
 from berth.simulate.run import Setting, simulate
-from berth.workload.distributions import like
+from berth.workload.distributions import like, load_sizes
 from berth.workload.generate import GenerateSpec, generate
 from berth.workload.reading import read_trace
 from berth.workload.selection import Selection
@@ -36,12 +39,15 @@ RUNS = [
     ("srtf", "64x8", COUNTED, 100_000),
     ("srsf", "64x8", COUNTED, 100_000),
     ("tiresias", "64x8", COUNTED, 100_000),
-    ("dally:mode=tuned", "8x8x8:V100-16", NETWORKED, 20_000),
-    ("berth", "8x8x8:V100-16", NETWORKED, 20_000),
+    ("dally:mode=tuned", "8x8x8:V100-16", NETWORKED, 60_000),
+    ("berth", "8x8x8:V100-16", NETWORKED, 100_000),
 ]
 MEMORY_BAR_MB = 600
 GROWTH_BAR = 13.0
 PASS_BAR_MS = 50.0
+LONG_TRACE, LONG_TRACE_BAR_MB = 3_000_000, 1_500
+QUEUE_BAR = 2.2
+LARGE_BAR_S = 10.0
 PLAIN, ELSE = "a plain Python loop, strict FIFO by counting", "Growth, passes, memory"
 
 
@@ -124,6 +130,37 @@ def long_queue_ms(policy: str) -> float:
     return 1000 * run.cpu_s / int(run.world.state[0]["search_epoch"])
 
 
+def queue_growth(policy: str) -> float:
+    """CPU time of 20,000 jobs that all come at once over that of 10,000."""
+    seconds = []
+    for jobs in (10_000, 20_000):
+        spec = GenerateSpec(jobs=jobs, load=1.0, gpus=512, sizes=load_sizes("powers-of-two"), seed=1)
+        trace = generate(spec)
+        at_once = replace(trace, frame=trace.frame.with_columns(pl.lit(0.0).alias("submit_s")))
+        run = simulate(at_once, load_cluster("8x8x8:V100-16"), load_policy(policy), NETWORKED)
+        seconds.append(run.cpu_s)
+    return seconds[1] / seconds[0]
+
+
+def large_cluster_s(policy: str) -> float:
+    """CPU seconds of 100,000 jobs on 100,000 GPUs."""
+    spec = GenerateSpec(jobs=100_000, load=0.9, gpus=100_000, sizes=load_sizes("powers-of-two"), seed=1)
+    return simulate(generate(spec), load_cluster("25x50x10x8:V100-16"), load_policy(policy), NETWORKED).cpu_s
+
+
+def long_trace_mb() -> float:
+    """Memory at most of a process that runs the long trace, once it is compiled."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(run_long_trace)
+
+
+def run_long_trace() -> float:
+    """Memory at most of this process, which has run the long trace."""
+    spec = GenerateSpec(jobs=LONG_TRACE, load=0.75, gpus=1024, sizes=load_sizes("powers-of-two"), seed=1)
+    summarise(simulate(generate(spec), load_cluster("8x16x8"), load_policy("fifo"), COUNTED))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def main() -> int:
     parser = options(__doc__)
     default = os.environ.get("BERTH_SHARED") or Path(__file__).resolve().parents[2] / "shared"
@@ -189,6 +226,16 @@ def others(trace: Trace) -> list[Figure]:
         )
     what = "a pass, up to 10,000 waiting on 1,000 machines, on average"
     found.append(figure(ELSE, what, "CPU-ms", [long_queue_ms("fit-first")], at_most={"median": PASS_BAR_MS}))
+    for policy in ("berth", "dally:mode=tuned"):
+        what, beside = f"20,000 jobs at once, {policy}", "the CPU time of 10,000"
+        found.append(
+            figure(ELSE, what, "x", [queue_growth(policy)], at_most={"median": QUEUE_BAR}, beside=beside)
+        )
+        what = f"100,000 jobs on 100,000 GPUs, {policy}"
+        bar = {"median": LARGE_BAR_S}
+        found.append(figure(ELSE, what, "CPU-s", [large_cluster_s(policy)], at_most=bar))
+    what, bar = f"memory at most of {LONG_TRACE:,} jobs", {"median": float(LONG_TRACE_BAR_MB)}
+    found.append(figure(ELSE, what, "MB", [long_trace_mb()], at_most=bar))
     memory_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     found.append(
         figure(

@@ -193,12 +193,14 @@ def _with_free_rows(world: World, kept: Array) -> World:
     running = np.zeros(devices, np.int32)
     count = int(state["running"][0])
     running[:count] = new_row[world.running[:count]]
-    ending = np.zeros(size + devices, np.int32)
-    listed = new_row[world.ending[: int(state["ending"][0])]]
-    listed = listed[listed >= 0]
-    ending[: len(listed)] = listed
+    ending, apart = np.zeros(size + devices, np.int32), np.zeros(size + devices, np.int32)
+    for name, rows, old in (("ending", ending, world.ending), ("apart", apart, world.apart)):
+        listed = new_row[old[: int(state[name][0])]]
+        listed = listed[listed >= 0]
+        rows[: len(listed)] = listed
+        state[name] = len(listed)
     state["queue_start"], state["queue_stop"] = 0, len(queued)
-    state["ending"], state["decisions"] = len(listed), 0
+    state["decisions"] = 0
     bound = world.bound.copy()
     bound["valid"] = 0  # the bound names a row; it is found again when it is needed
     if (reserved := int(state["last_reserved"][0])) >= 0:
@@ -208,6 +210,7 @@ def _with_free_rows(world: World, kept: Array) -> World:
         waiting=waiting,
         running=running,
         ending=ending,
+        apart=apart,
         decisions=np.zeros(2 * devices + size, DECISION),
         bound=bound,
         state=state,

@@ -88,6 +88,10 @@ def assign(world: World, row: int, claim: int, tier: int, now: float, reason: in
         job.in_ending_list = 1
         world.ending[world.state[0].ending] = row
         world.state[0].ending += 1
+    if tier > 0 and world.rules[0].migrate_gain > 0 and not job.in_apart_list:
+        job.in_apart_list = 1
+        world.apart[world.state[0].apart] = row
+        world.state[0].apart += 1
     job.reason, job.waits_for_tier, job.until_s, job.saves_s = reason, tier, now, 0.0
 
 

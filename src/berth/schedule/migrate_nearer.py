@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from berth.native.kernels import indirect, kernel
 from berth.schedule.allocation import relocate
 from berth.schedule.balance import (
@@ -17,17 +19,16 @@ from berth.schedule.groups import find_place
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
 from berth.schedule.reasons import ReasonCode
-from berth.schedule.records import World
+from berth.schedule.records import Array, World
 
 
 @indirect
 def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
     """Moves spread jobs to nearer places if that saves enough of what moving costs."""
-    for i in range(world.state[0].running):
-        row = world.running[i]
+    for row in spread_jobs(world):
         job = world.jobs[row]
         fixed = not job.movable or job.vector or job.shape_count > 1
-        if job.tier == 0 or job.started_s == now or fixed:
+        if job.started_s == now or fixed:
             continue
         nearer = -1
         if job.tier > job.nearest_tier:
@@ -37,6 +38,26 @@ def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
             migrate_to(world, hooks, row, nearer, now)
         else:
             rebalance(world, hooks, row, now)
+
+
+@kernel
+def spread_jobs(world: World) -> Array:
+    """Rows of the jobs that run on several machines, in the order of `World.running`."""
+    state, rows, count = world.state[0], world.apart, 0
+    places = np.empty(state.apart, np.int32)  # in that order
+    for i in range(state.apart):
+        row, job = rows[i], world.jobs[rows[i]]
+        if job.tier <= 0:
+            job.in_apart_list = 0
+            continue
+        at, k = job.running_index, count - 1
+        while k >= 0 and places[k] > at:
+            rows[k + 1], places[k + 1] = rows[k], places[k]
+            k -= 1
+        rows[k + 1], places[k + 1] = row, at
+        count += 1
+    state.apart = count
+    return rows[:count]
 
 
 @kernel

@@ -108,6 +108,7 @@ _PLACEMENT = [
     ("first_place", "i4"),  # head of its list of places
     ("running_index", "i4"),  # its index in `World.running`
     ("in_ending_list", "i4"),
+    ("in_apart_list", "i4"),
     ("returned", "i4"),  # within a pass: it runs, but its devices are counted as free for the moment
     ("queued_since_s", "f8"),  # arrival or last eviction
     ("started_s", "f8"),  # start of the current attempt
@@ -181,7 +182,16 @@ INTERNAL_FIELDS = {
     "policy_state",  # which policies read by the names that they declare
     *("first_shape", "shape_count", "shape", "vector", "other_shape", "reshaped_s"),
     *("deferred_s", "deferred_at_s", "returned"),
-    *("order_key", "tie_break", "demand", "first_place", "running_index", "in_ending_list", "traffic_row"),
+    *(
+        "order_key",
+        "tie_break",
+        "demand",
+        "first_place",
+        "running_index",
+        "in_ending_list",
+        "in_apart_list",
+        "traffic_row",
+    ),
     *(
         "expected_end_s",
         "end_s",
@@ -370,6 +380,8 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("running", "i8"),
         ("preemptible", "i8"),  # running jobs that can be preempted
         ("ending", "i8"),
+        ("apart", "i8"),
+        ("oldest_s", "f8"),  # no waiting job has waited since before this
         ("masked", "i8"),  # free devices that are reserved
         ("search_epoch", "i8"),  # a search that failed in this epoch need not be repeated
         ("decisions", "i8"),
@@ -488,6 +500,9 @@ class World(NamedTuple):
     waiting: Array  # job rows, first to start first
     running: Array  # job rows
     ending: Array  # job rows by expected end as of the last look; some may no longer run
+    apart: (
+        Array  # rows of all jobs that run on several machines, where policies move those; some may no longer
+    )
     decisions: Array  # DECISION, in the order taken
     params: Array  # PARAMS, one record
     rules: Array  # RULES, one record

@@ -116,6 +116,7 @@ def new_world(
         waiting=np.zeros(len(jobs) + 1, np.int32),
         running=np.zeros(2 * devices + 2, np.int32),
         ending=np.zeros(len(jobs) + 2 * devices + 2, np.int32),
+        apart=np.zeros(len(jobs) + 2 * devices + 2, np.int32),
         decisions=np.zeros(4 * devices + len(jobs) + 4, DECISION),
         params=policy.constants(),
         rules=rules,

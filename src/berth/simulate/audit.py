@@ -27,7 +27,7 @@ from berth.schedule.records import SMALL_GANG, Array, JobStatus
 from berth.schedule.rules import Blocked
 from berth.simulate.engine_state import NetworkMode
 from berth.simulate.events import event_frame
-from berth.simulate.jobs import Jobs, iteration_s
+from berth.simulate.jobs import iteration_s
 from berth.simulate.log_replay import Attempt, Ending, LogReplay, Story, Violation
 from berth.simulate.run import NETWORKS, Run, Setting
 from berth.workload.profiles import load_profile
@@ -102,7 +102,7 @@ def check(
     replay = LogReplay(cluster, trace, setting.quotas, farther)
     replay.play(log, ending)
     if run is not None and not replay.violations:  # a log that is wrong in itself proves no record wrong
-        speeds = _Speeds(cluster, setting, run.jobs)
+        speeds = _Speeds(cluster, setting, run)
         for row, (job, story) in enumerate(replay.stories.items()):
             reader = _Reader(job, story, run.records[row], run.accounts[row], replay.violations)
             reader.compare()
@@ -114,8 +114,8 @@ def check(
 class _Speeds:
     """How fast jobs work where the log places them, while no other job sends on their links."""
 
-    def __init__(self, cluster: Cluster, setting: Setting, jobs: Jobs) -> None:
-        self._jobs, self._network = jobs, NETWORKS[setting.network]
+    def __init__(self, cluster: Cluster, setting: Setting, run: Run) -> None:
+        self._jobs, self._records, self._network = run.jobs, run.records, NETWORKS[setting.network]
         self._fabric = Fabric(cluster, setting.congestion)
         self._kinds = {kind.name: number for number, kind in enumerate(cluster.device_types)}
         self._machines = {machine.name: number for number, machine in enumerate(cluster.machines)}
@@ -125,7 +125,7 @@ class _Speeds:
         """Seconds of work per second."""
         if attempt.shape is not None:
             return self._in_shape(row, attempt)
-        kind, record = self._kinds[attempt.device], self._jobs.records[row]
+        kind, record = self._kinds[attempt.device], self._records[row]
         traffic = self._jobs.traffic[int(record["traffic_row"]) + kind]
         if self._network == NetworkMode.OFF or record["gpus"] == 1:
             return float(traffic["near_s"] / traffic["compute_s"])
@@ -140,7 +140,7 @@ class _Speeds:
 
     def _in_shape(self, row: int, attempt: Attempt) -> float:
         """Seconds of work of the shape that the job ran in last, per second."""
-        record, table = self._jobs.records[row], self._jobs.shapes
+        record, table = self._records[row], self._jobs.shapes
         first = int(record["first_shape"])
         names = [one.shape.name for one in table.bound[first : first + int(record["shape_count"])]]
         shape = table.shapes[first + names.index(str(attempt.shape))]
