@@ -105,7 +105,7 @@ def new_world(
         jobs=_records(jobs, records),
         hosts=hosts,
         groups=groups,
-        racks=_racks(hosts, groups),
+        racks=racks_of(hosts, groups),
         places=places,
         demands=demands,
         wait_stats=wait_stats,
@@ -181,7 +181,7 @@ def _places(cluster: Cluster) -> tuple[Array, Array]:
     return hosts, groups
 
 
-def _racks(hosts: Array, groups: Array) -> Array:
+def racks_of(hosts: Array, groups: Array) -> Array:
     """Machines of each group of tier 1 by their free devices."""
     racks = np.zeros(groups.shape[1] if len(groups) > 1 else 0, RACK)
     if len(racks):

@@ -12,10 +12,13 @@ import math
 from collections import Counter
 from typing import Any
 
+import numpy as np
+
 from berth.schedule.policy import Policy
 from berth.schedule.reasons import CODES, ReasonCode, bring_up_to_date
 from berth.schedule.records import Array, JobStatus, World
 from berth.schedule.rules import Blocked, PreemptByOrder
+from berth.schedule.world import racks_of
 
 
 class ReasonValidator:
@@ -62,6 +65,9 @@ class ReasonValidator:
             assert left == host["free"], "the counts of free devices are off"
             for tier in range(world.groups.shape[0]):
                 free[tier, int(host["group"][tier]), int(host["device_type"])] += left
+        racks = racks_of(world.hosts, world.groups)
+        assert np.array_equal(racks["machines"], world.racks["machines"]), "the counts of racks are off"
+        assert np.array_equal(racks["present"], world.racks["present"]), "the counts of racks are off"
         return free
 
     def _most(self, tier: int) -> int:
