@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -52,7 +53,7 @@ def offer(examples: float, *shapes: Shape) -> Offer:
     return canonical(Offer(Work(examples), shapes))
 
 
-def trace(offers: list[tuple[float, Offer | tuple[int, float]]], **columns: list[int]) -> Trace:
+def trace(offers: list[tuple[float, Offer | tuple[int, float]]], **columns: list[Any]) -> Trace:
     """Jobs by submission: an offer, or the devices and seconds of a plain gang; `columns`: other facts of each."""
     plain = [(one.alternatives[0].parts[0].size, 1.0) if isinstance(one, Offer) else one for _, one in offers]
     return Trace.from_columns(
@@ -348,10 +349,18 @@ def test_a_larger_shape_that_does_not_fit_says_nothing_about_smaller_gangs():
         replace(shape(step_s, {GPU: size}, name=str(size)), tier=near)
         for step_s, size in [(0.5, 1), (0.01, 2)]
     )
-    rows = [(0.0, (3, 200.0)), (0.0, (3, 300.0)), (1.0, offer(1000, one, two)), (2.0, (1, 1000.0))]
-    setting = replace(SETTING, network="off", preemptible=0.0)
-    done = run(trace(rows), machines, setting=setting)
-    assert done.records["first_start_s"][3] == 2.0
+    rows = [
+        (0.0, (3, 200.0)),
+        (0.0, (3, 300.0)),
+        (0.0, (1, 5000.0)),
+        (1.0, offer(1000, one, two)),
+        (2.0, (1, 1000.0)),
+    ]
+    jobs = trace(
+        rows, priority=[0, 0, 0, 5, 0], preemptible=[0, 0, 1, 1, 1], device=[None, None, None, None, GPU]
+    )
+    done = run(jobs, machines, "srtf", setting=replace(SETTING, network="off"))
+    assert done.records["first_start_s"][4] == 2.0
 
 
 # Waiting for a better shape
