@@ -448,3 +448,14 @@ def test_alternatives_keep_to_links_that_few_share():
 
     done = run(trace([(0.0, either(1000, 4)), (10.0, either(10, 5))]), cluster([3, 3, 3]), "lwf")
     assert first_starts(done) == [0.0, 1000.0]
+
+
+@pytest.mark.parametrize(("gangs", "taken"), [(40, "P100"), (0, "V100")])
+def test_a_faster_type_is_left_to_gangs_that_lately_started_on_a_slower_one(gangs, taken):
+    """While j0 held all V100 gangs began on P100: the next job with alternatives takes the type that they need less."""
+    either = offer(1000, shape(1.0, {"V100": 4}, name="V100"), shape(1.2, {"P100": 4}, name="P100"))
+    rows = [(0.0, either), *((10.0 * (number + 1), (1, 50.0)) for number in range(gangs)), (1500.0, either)]
+    done = run(trace(rows), cluster([{"P100": 4, "V100": 4}]))
+    shapes = event_frame(done).filter(pl.col("event") == "started")
+    assert shapes.filter(pl.col("job") == "j0")["shape"][0] == "V100"
+    assert shapes.filter(pl.col("job") == f"j{gangs + 1}")["shape"][0] == taken
