@@ -2,13 +2,14 @@
 
 **Those that wait.** A job that holds a device of a type with C devices for d seconds delays each of the N jobs that
 would take that type by about d / C: the shadow price of a device-second is N / C seconds of waiting. N is counted as
-jobs join and leave the queue, and averaged over time: an empty queue now says little about the next hour. It counts
-twice, for jobs that arrive before the queue is empty again. A type with more free devices than those jobs want is not
-what they wait for: its price falls with the fourth power of wanted / free devices.
+jobs join and leave the queue, and averaged over time: an empty queue now says little about the next hour. Each stands
+for those that arrive before the queue is empty again (`WAITING_WEIGHT`). A type with more free devices than those jobs
+want is not what they wait for: its price falls with the fourth power of wanted / free devices.
 
-**Gangs that start on a slower type.** A gang of n devices that accepts any type would do s seconds of work per second
-on a type that is s times as fast: for want of each device it loses (s - 1) / n. It stays where it starts, so that
-counts more than once. The average over recent starts falls as gangs get the type, and jobs with alternatives return.
+**Gangs that start on a slower type.** A gang of n devices would need 1 / s of the time on a type that is s times as
+fast: for want of each device it loses (1 - 1 / s) / n of its time. It stays where it starts, however soon the device
+is free, so that counts more than once (`GANG_WEIGHT`). The average over recent starts falls as gangs get the type, and
+jobs with alternatives return to it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from berth.schedule.records import Array, JobStatus, World
 
 SHARES = 840  # a job that accepts n types counts 840 / n for each; every n up to 8 divides it
 NO_PRIORITY = -(1 << 40)
-WAITING_WEIGHT, GANG_WEIGHT = 2.0, 3.0
+WAITING_WEIGHT, GANG_WEIGHT = 4.0, 15.0
 _AVERAGED_S = 3600.0
 _GANG_STARTS = 20.0  # that the loss of gangs is averaged over
 
@@ -67,7 +68,7 @@ def update_prices(world: World, now: float) -> None:
 @inlined
 def record_type_loss(state: Any, device_type: int, faster: float, gpus: int) -> None:
     """Averages what gangs lose that start, had they been on a type that is `faster` times as fast."""
-    lost = max(0.0, faster - 1.0) / gpus
+    lost = max(0.0, 1.0 - 1.0 / faster) / gpus
     state.type_loss[device_type] += (lost - state.type_loss[device_type]) / _GANG_STARTS
 
 
