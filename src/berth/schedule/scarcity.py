@@ -2,7 +2,7 @@
 
 **Those that wait.** A job that holds a device of a type with C devices for d seconds delays each of the N jobs that
 would take that type by about d / C: the shadow price of a device-second is N / C seconds of waiting. N is counted as
-jobs join and leave the queue, and averaged over time: an empty queue now says little about the next hour. Each stands
+jobs join and leave the queue, and averaged over time: an empty queue now says little about the next hour. Each counts
 for those that arrive before the queue is empty again (`WAITING_WEIGHT`). A type with more free devices than those jobs
 want is not what they wait for: its price falls with the fourth power of wanted / free devices.
 
