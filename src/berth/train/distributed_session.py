@@ -12,7 +12,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -35,7 +34,6 @@ from berth.train.optimisers import optimiser_for
 from berth.train.options import TrainOptions
 from berth.train.process_group import ProcessGroup
 from berth.train.resident.statistics import add_up_shards
-from berth.train.resident.store import ResidentStore
 from berth.train.result import Result
 from berth.train.session import Session
 from berth.train.sparse import SparseStore
@@ -93,7 +91,7 @@ class DistributedSession(Session):
         )
         self.rank_info = process_group.rank_info
         self.planned = planned
-        self._end_or_follow_requests()
+        self.store.attend_checkpoint()
         self._synchronise_start()
 
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
@@ -226,15 +224,15 @@ class DistributedSession(Session):
         if group.layout.stages > 1:
             if group.is_main:
                 self._load_stages()
-                with self._serving_peeks():
+                with self.store.evaluation():
                     scored = self._score(evaluations.data)
                 self._record(evaluations, scored)
             else:
                 self._send_weights()
-                with self._serving_peeks():
+                with self.store.evaluation():
                     pass
         else:
-            with self._serving_peeks():
+            with self.store.evaluation():
                 scored = self._score(evaluations.data, group.share)
             if group.is_main:
                 for rank in range(1, group.rank_info.world_size):
@@ -247,10 +245,6 @@ class DistributedSession(Session):
             total > 0 for total in group.agree([self._saves_best, super()._is_exhausted])
         )
         self._saves_best = best
-
-    def _serving_peeks(self) -> AbstractContextManager[None]:
-        """Return a context in which ranks look up resident rows of all others; it ends when all ranks are done."""
-        return self.store.evaluation() if isinstance(self.store, ResidentStore) else nullcontext()
 
     def _load_stages(self) -> None:
         """Load the weights of later stages, which rank 0 does not train, to score the whole model on its device."""
@@ -297,7 +291,7 @@ class DistributedSession(Session):
             }
         result = super()._result(preempted, losses)
         own["shared_memory"] = result.statistics.get("shared_memory")
-        if isinstance(self.store, ResidentStore):
+        if self.store.is_shard:
             own["shards"] = result.statistics
         if not self.process_group.is_main:
             self.process_group.channel.send(0, own)
@@ -377,18 +371,12 @@ class DistributedSession(Session):
         try:
             super().save()
         finally:
-            self._end_or_follow_requests()
+            self.store.attend_checkpoint()
 
     def _follow_save(self) -> None:
         """Send weights of this stage, and write this rank's shards of resident tables."""
         self._send_weights()
-        self._end_or_follow_requests()
-
-    def _end_or_follow_requests(self) -> None:
-        """Rank 0 has no more requests to the owners of resident tables; the others do what it asks for until then."""
-        if isinstance(self.store, ResidentStore):
-            checkpoints = self.store.checkpoints
-            checkpoints.end_requests() if self.process_group.is_main else checkpoints.follow()
+        self.store.attend_checkpoint()
 
     def _evaluate_end(self, preempted: bool) -> None:
         due = self.process_group.is_main and self._is_end_due(preempted)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers import protocol
 from berth.train.servers.client import RemoteStore
 from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address
-from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, Keys, TableSpec
+from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, Keys, TableSpec, WithoutPeers
 from berth.train.tables import State, Table
+from berth.train.tables import state as table_state
 from berth.train.tables.dedup import unique_keys
 from berth.train.tables.hashing import Keys as Signed
 from berth.train.tables.index import EMPTY
@@ -37,7 +37,7 @@ class LocalCopy:
     touched: list[Signed] = field(default_factory=list)  # since the last exchange
 
 
-class GeoStore:
+class GeoStore(WithoutPeers):
     """A `SparseStore` of local copies, merged on the servers every `every` steps."""
 
     def __init__(self, remote: RemoteStore, every: int = 10) -> None:
@@ -117,7 +117,7 @@ class GeoStore:
                 continue
             keys = unique_keys(np.concatenate(local.touched))[0]
             local.touched = []
-            most = max(protocol.PART_BYTES // (4 * local.mine.dim), 1)  # rows of a message
+            most = max(table_state.PART_BYTES // (4 * local.mine.dim), 1)  # rows of a message
             for start in range(0, len(keys), most):
                 self._merge(name, keys[start : start + most])
 

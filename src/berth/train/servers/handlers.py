@@ -25,9 +25,10 @@ from berth.train.servers.protocol import (
     state_to_arrays,
 )
 from berth.train.servers.shard import Shard
-from berth.train.servers.shard_save import ShardSave, can_write
 from berth.train.servers.sync_mode import StepTracker
 from berth.train.servers.transport import PayloadBuffer
+from berth.train.shards.files import can_write
+from berth.train.shards.shard_save import ShardSave
 from berth.train.sparse import TableSpec
 from berth.train.tables import State
 from berth.train.tables.optimise import NUMBERS

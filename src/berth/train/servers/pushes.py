@@ -9,8 +9,8 @@ import numpy as np
 from berth.train.servers.codec import Codec, dtype_of, encode
 from berth.train.servers.protocol import Array, Flag, Kind, Layout
 from berth.train.servers.pulls import RemoteTable
-from berth.train.servers.routing import Route
 from berth.train.servers.server_pool import ServerPool
+from berth.train.shards.routing import Route
 from berth.train.sparse import Floats
 
 _SMALL_BYTES = 64 << 10  # smaller pushes share a message

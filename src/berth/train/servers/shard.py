@@ -11,15 +11,15 @@ import numpy as np
 
 from berth.errors import InputError, RefusedError
 from berth.native.kernels import entry
-from berth.train.servers.protocol import PART_BYTES, split_state
 from berth.train.sparse import Floats, TableSpec
 from berth.train.tables import Initialiser, Optimiser, State, Table
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
 from berth.train.tables.rows import Rows
+from berth.train.tables.state import PART_BYTES, split_state
 
 if TYPE_CHECKING:
-    from berth.train.servers.shard_save import ShardSave
+    from berth.train.shards.shard_save import ShardSave
 
 
 @entry

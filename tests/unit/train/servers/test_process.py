@@ -55,6 +55,17 @@ def test_a_server_ends_on_sigterm(secret):
     server.stop()
 
 
+def test_after_sigterm_a_server_serves_its_workers_until_they_leave(secret):
+    server = ServerProcess(ServerConfig(), secret)
+    store = RemoteStore([server.address], secret)
+    os.kill(server.pid, signal.SIGTERM)
+    store.open([SPEC])
+    assert store.pull("rows", np.arange(3, dtype=np.uint64)).shape == (3, 8)
+    store.close()
+    assert server.process.wait(300) == 0
+    server.stop()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "tcp"])
 def test_a_server_killed_under_load_is_a_clear_and_bounded_error(secret, shared):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from berth.train.servers.routing import make_route
 from berth.train.servers.shard import Shard
+from berth.train.shards.routing import make_route
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, Table, sgd, shard_of
 
