@@ -67,6 +67,7 @@ class DistributedSession(Session):
         self._other_windows: list[
             dict[str, Any]
         ] = []  # last scores of the other first-stage replicas, on rank 0
+        self._other_shards: list[dict[str, Any]] = []  # statistics of the other ranks' rows, on rank 0
         self._gathered_at = 0.0
         self._step_s: deque[float] = deque(maxlen=_TIMED_STEPS)
         self._stop_agreed = False
@@ -165,8 +166,10 @@ class DistributedSession(Session):
             )
 
     def _wants_scores(self, until: int | None) -> bool:
-        """Return whether rank 0 gathers the scores of all replicas after this step, for the global AUC."""
-        if not self.process_group.is_main or not self._reports or self.process_group.layout.readers == 1:
+        """Return whether rank 0 gathers scores and statistics of all replicas after this step, to report them."""
+        if not self.process_group.is_main or not self._reports:
+            return False
+        if self.process_group.layout.readers == 1 and not self._has_other_shards:
             return False
         now, last = time.monotonic(), self.progress.step + 1 == until
         if not last and now - self._gathered_at < GATHER_INTERVAL_S:
@@ -190,6 +193,29 @@ class DistributedSession(Session):
         together = join_windows(self._windows())
         self.progress.add_global(together["scores"], together["labels"])
 
+    @property
+    def _has_other_shards(self) -> bool:
+        return self.store.is_shard and self.process_group.rank_info.world_size > 1
+
+    def _gather_shards(self) -> None:
+        """Send the statistics of this rank's rows to rank 0."""
+        channel = self.process_group.channel
+        if not self.process_group.is_main:
+            channel.send(0, self._own_shard())
+            channel.flush()
+            return
+        others = range(1, self.process_group.rank_info.world_size)
+        self._other_shards = [channel.receive(rank) for rank in others]
+
+    def _own_shard(self) -> dict[str, Any]:
+        return {"stage": self.process_group.stage, "shards": self.store.statistics()}
+
+    def statistics(self) -> Mapping[str, Any]:
+        """Return those of all ranks, as last gathered."""
+        if not self.store.is_shard:
+            return super().statistics()
+        return add_up_shards([self._own_shard(), *self._other_shards])
+
     def _windows(self) -> list[dict[str, Any]]:
         return [*super()._windows(), *self._other_windows]
 
@@ -211,6 +237,8 @@ class DistributedSession(Session):
         HEARTBEAT.step = self.progress.step
         if self._wants_gathering:
             self._gather_windows()
+            if self._has_other_shards:
+                self._gather_shards()
 
     def _check_finite(self, loss: float) -> None:
         """Raise on rank 0; the others wait until it has reported the error."""
