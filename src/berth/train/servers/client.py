@@ -28,7 +28,7 @@ from berth.train.servers.pulls import Pulls, RemoteTable
 from berth.train.servers.pushes import Pushes
 from berth.train.servers.saving import ShardSaves, unwritable_by
 from berth.train.servers.secret import Secret
-from berth.train.servers.server_pool import ServerPool
+from berth.train.servers.server_pool import ServerPool, check_message_size
 from berth.train.servers.transport import Address
 from berth.train.shards.routing import make_route
 from berth.train.sparse import DENSE_TABLE, Floats, Keys, TableSpec, WithoutPeers
@@ -127,10 +127,25 @@ class RemoteStore(WithoutPeers):
         self._pushes.push(remote, route, np.ascontiguousarray(gradients, np.float32), settings)
         self._pulls.pushed(remote, route)
 
-    def merge(self, table: str, keys: Keys, deltas: Floats) -> None:
-        """Send the changes of local row copies, each key once (mode geo)."""
+    def pull_records(self, table: str, keys: Keys, width: int) -> Floats:
+        """Return rows with their optimiser state, exact whatever the encoding; missing ones are created."""
         remote, route = self._table(table), make_route(as_keys(keys), len(self.pool))
-        self._pushes.merge(remote, route, deltas)
+        out = np.empty((len(route.keys), width), np.float32)
+        check_message_size(4 * out.size + 64)
+        self._pushes.flush()
+        request_ids = []
+        for shard in range(len(self.pool)):
+            head = np.array([[remote.table_ids[shard], 0]], np.int32)
+            parts = [head, route.keys_of(shard)]
+            request_ids.append(self.pool.send(shard, Kind.PULL, parts, flags=Flag.RECORDS))
+        for shard, frame in self.pool.responses(request_ids):
+            route.spread(shard, frame.arrays()[0], out)
+        return out
+
+    def merge(self, table: str, keys: Keys, deltas: Floats, state: Floats | None = None) -> None:
+        """Send the changes of local row copies and of their optimiser state, each key once (mode geo)."""
+        remote, route = self._table(table), make_route(as_keys(keys), len(self.pool))
+        self._pushes.merge(remote, route, deltas, state)
         self._pulls.version += 1
 
     def end_step(self, step: int) -> None:

@@ -26,7 +26,7 @@ Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 
 MAGIC = 0x48545242  # "BRTH"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<IBBHIIQQQQ")
 MAX_PAYLOAD_BYTES = 256 << 20  # of one payload
 MAX_HANDSHAKE_BYTES = 4096  # before authentication
@@ -86,6 +86,7 @@ class Flag:
     CHANGED_ONLY = 16
     RETRY = 32  # resent after a reconnect
     PEEK = 128  # a pull that creates no rows
+    RECORDS = 256  # a pull of rows with their optimiser state
     CONFIRM = 64  # a push to be acknowledged by itself; any later response acknowledges it too
 
 

@@ -39,10 +39,10 @@ class Pushes:
                 self._send_small(shard)
                 self._send(shard, Kind.PUSH, remote, route, values, extra)
 
-    def merge(self, remote: RemoteTable, route: Route, deltas: Floats) -> None:
-        """Send differences of rows (mode geo)."""
+    def merge(self, remote: RemoteTable, route: Route, deltas: Floats, state: Floats | None) -> None:
+        """Send differences of rows, and of their optimiser state (mode geo)."""
         for shard in range(len(self._pool)):
-            self._send(shard, Kind.MERGE, remote, route, deltas, None)
+            self._send(shard, Kind.MERGE, remote, route, deltas, state)
 
     def flush(self) -> None:
         """Send the batched small pushes."""
@@ -88,7 +88,8 @@ class Pushes:
         shapes: list[tuple[Any, tuple[int, ...]]] = [(np.int32, (1, 2)), (np.int64, (len(keys),))]
         shapes.append((dtype_of(remote.codec), (len(keys), dim)))
         if extra is not None:
-            shapes.append((np.float32, extra.shape if remote.spec.is_dense else (len(keys), 2)))
+            columns = extra.shape[-1]
+            shapes.append((np.float32, extra.shape if remote.spec.is_dense else (len(keys), columns)))
         layout = Layout(shapes)
 
         def fill(views: list[Array]) -> None:
