@@ -133,7 +133,7 @@ class ServerPool:
             connection.close()
 
     def _wait_until(self, done: Callable[[], bool], connections: list[ServerConnection]) -> None:
-        """Read until `done()`; raises after the timeout."""
+        """Read until `done()`; raises after the timeout, and at once when any server is lost: its rows are."""
         deadline = time.monotonic() + self._timeout_s
         for connection in connections:
             connection.flush_unsent()
@@ -144,7 +144,7 @@ class ServerPool:
                 if left_s <= 0:
                     names = ", ".join(connection.name for connection in connections)
                     raise ServerError(f"no response within {self._timeout_s:g} s from {names}")
-                for connection in _ready(connections, left_s):
+                for connection in _ready(self._connections, left_s):
                     connection.read()
         finally:
             HEARTBEAT.waiting = HEARTBEAT.waiting and self._is_control
