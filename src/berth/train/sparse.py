@@ -155,7 +155,7 @@ class WithoutPeers:
     is_shard = False
 
     def evaluation(self) -> AbstractContextManager[None]:
-        """Return a context that does nothing: rows are always at hand."""
+        """Return a context that does nothing: rows are always available."""
         return nullcontext()
 
     def attend_checkpoint(self) -> None:

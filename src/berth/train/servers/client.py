@@ -17,6 +17,7 @@ from berth.errors import InputError, UnknownNameError
 from berth.train.servers.codec import Codec, checked
 from berth.train.servers.connection import ClientOptions
 from berth.train.servers.protocol import (
+    Array,
     Flag,
     Kind,
     pack_json,
@@ -135,8 +136,7 @@ class RemoteStore(WithoutPeers):
         self._pushes.flush()
         request_ids = []
         for shard in range(len(self.pool)):
-            head = np.array([[remote.table_ids[shard], 0]], np.int32)
-            parts = [head, route.keys_of(shard)]
+            parts: list[Array] = [np.array([[remote.table_ids[shard], 0]], np.int32), route.keys_of(shard)]
             request_ids.append(self.pool.send(shard, Kind.PULL, parts, flags=Flag.RECORDS))
         for shard, frame in self.pool.responses(request_ids):
             route.spread(shard, frame.arrays()[0], out)

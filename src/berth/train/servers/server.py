@@ -199,7 +199,7 @@ class Server:
         self._cleanup(now)
 
     def _is_deserted(self, now: float) -> bool:
-        """Return whether this server was told to end, and the workers have left or had their time."""
+        """Return whether this server is to end, and the workers have left or had their time."""
         if self._draining and not self._sessions:
             return True
         if self._leave_by_s is None:
