@@ -269,7 +269,7 @@ class RemoteStore(WithoutPeers):
         """Wait until all pushes are acknowledged, then disconnect."""
         try:
             self._pushes.flush()
-            self.pool.call_all(Kind.BYE)
+            self.pool.leave()
         finally:
             self._saves.close()
             self.pool.close()

@@ -1,8 +1,8 @@
 """A server as a separate process: how it starts, reports that it is ready, and stops.
 
 A server stops when its standard input closes: the launcher holds the other end, so a server never outlives its
-launcher. SIGTERM may be sent to all processes of a run at once, and workers save their rows before they end: it stops a
-server when the last worker has left. SIGINT, or SIGTERM with `--forever`, stops it at once.
+launcher. SIGTERM may be sent to all processes of a run at once, and workers save their rows before they end: once a
+worker has joined, a server leaves SIGTERM to its launcher. SIGINT, or SIGTERM with `--forever`, stops it at once.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     except BerthError as error:
         sys.exit(f"berth server: {error}")
     signal.signal(signal.SIGINT, lambda *_: server.stop())
-    signal.signal(signal.SIGTERM, lambda *_: server.stop() if options.forever else server.drain())
+    signal.signal(signal.SIGTERM, lambda *_: server.stop() if options.forever else server.stop_if_unused())
     if not options.forever:
         server.watch(sys.stdin)
     _publish_address(server.address, options.ready)

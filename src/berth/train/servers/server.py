@@ -139,7 +139,6 @@ class Server:
         self._requests = 0
         self._running = True
         self._leave_by_s: float | None = None  # when the parent process has let go
-        self._draining = False
         self.queue = self._new_queue()
         self._select = selectors.DefaultSelector()
         self._tcp = listen_tcp(self.config.host, self.config.port)
@@ -172,11 +171,10 @@ class Server:
         with contextlib.suppress(OSError):  # already closed
             self._wake.send(b"\0")
 
-    def drain(self) -> None:
-        """Serve the workers that have joined until they leave, then stop; callable from a signal handler."""
-        self._draining = True
-        with contextlib.suppress(OSError):  # already closed
-            self._wake.send(b"\0")
+    def stop_if_unused(self) -> None:
+        """Stop, unless a worker has joined: then the parent process decides. Callable from a signal handler."""
+        if not self._generation:
+            self.stop()
 
     def run_once(self) -> None:
         """Wait for events once, and handle them."""
@@ -199,9 +197,7 @@ class Server:
         self._cleanup(now)
 
     def _is_deserted(self, now: float) -> bool:
-        """Return whether this server is to end, and the workers have left or had their time."""
-        if self._draining and not self._sessions:
-            return True
+        """Return whether the parent process has let go, and the workers have left or had their time."""
         if self._leave_by_s is None:
             return False
         return now >= self._leave_by_s or all(connection.rank is None for connection in self._connections)
