@@ -63,7 +63,8 @@ def in_short(data: dict[str, Any]) -> str:
             ours = tally(study.ratios("berth", best, "mean_jct_s", arrivals))
             lines.append(
                 f"{arrivals.capitalize()} arrivals: mean JCT of `{TUNED}` is {' and '.join(parts)} over all cells "
-                f"(geometric mean). Its best mode is `{best}`; `berth` over that mode: {ours} (cells better/within noise/worse)."
+                f"(geometric mean). Its best mode is `{best}`; `berth` over that mode: {ours} "
+                "(cells better/within noise/worse)."
             )
     if "plans" in data:
         learned, exact = (_plan_points(data, method) for method in ("reinforce-lstm", "exact"))
