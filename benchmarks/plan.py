@@ -30,7 +30,8 @@ from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
 from berth.plan.warmup import load_kernels
-from berth.plan.world import WorldOptions, problem_for
+from berth.plan.world import WorldOptions
+from berth.plan.world_problem import problem_for
 from berth.testing.problems import random_problem
 from plan_learner import learned_rows
 from results import Bar, Figure, figure, finish, options, progress

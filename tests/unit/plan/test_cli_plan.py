@@ -391,6 +391,7 @@ def test_the_comparison_of_methods_states_its_conditions(berth, tmp_path):
     assert "optimum" in out
     assert "measured" in out
     assert "modelled" in out
+    assert "berth-lstm and berth-rnn: pretrained" in " ".join(out.split())
     assert (tmp_path / "b.html").exists()
 
 
