@@ -85,7 +85,9 @@ BENCHMARKS = (
         "bench-policies",
         "Every policy on the same traces, with the same estimates: remaining times known to +-50 %, learned from jobs\n"
         "that have ended, or unknown; no, half or all jobs preemptible. Modelled; a ratio is berth's figure over the\n"
-        "other's, below 1 is better. More: [what is known of durations](design/estimates.md).",
+        "other's, below 1 is better. Where durations are learned or unknown, the figures are from before a job that\n"
+        "outlives its estimate gave way when its index falls behind. More: [what is known of\n"
+        "durations](design/estimates.md).",
     ),
     Benchmark(
         "policies",
@@ -127,6 +129,14 @@ BENCHMARKS = (
         "A table larger than its memory",
         "bench-train",
         "Training with cold rows in a file, beside the same with all rows in memory, by turns.",
+    ),
+    Benchmark(
+        "plan-stages",
+        "Stages of plans",
+        "bench-plan-stages",
+        "Predicted and measured CPU time of one replica in a step, of three plans with unequal replicas. The\n"
+        "prediction has the profile that berth comes with, so it is that of another core. More:\n"
+        "[run a plan](guides/training.md#run-a-plan).",
     ),
     Benchmark(
         "train-modes",

@@ -119,7 +119,7 @@ def _document(text: str) -> str:
 def test_a_job_reports_its_step_time(up, tmp_path):
     live = up("--cluster", "1x2x2", "--policy", "fifo")
     script = (
-        "import time\nfrom berth.job import steps\nfor _ in steps(range(100), every_s=0.3): time.sleep(0.02)"
+        "import time\nfrom berth.job import steps\nfor _ in steps(range(3000), every_s=0.3): time.sleep(0.02)"
     )
     job = live.submit([sys.executable, "-c", script], gpus=2, env={"PYTHONPATH": SOURCE}, name="mine")
     logged = "for i in $(seq 600); do echo step $i took 0.25 s; sleep 0.1; done"

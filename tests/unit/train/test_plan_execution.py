@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from berth.cli.main import app
-from berth.train.fault_points import VARIABLE
+from berth.train.checkpoint.manifest import NAME as MANIFEST
+from berth.train.checkpoint.manifest import folder_of
+from berth.train.fault_points import AFTER, VARIABLE
 
 pytestmark = pytest.mark.slow
 
@@ -160,8 +162,9 @@ def test_a_checkpoint_resumes_with_other_stages_replicas_and_servers(before, aft
     assert rows["largest"] < 1e-3
 
 
-def test_a_killed_replica_is_restarted_to_the_same_result(runs, tmp_path, capsys):
+def test_a_killed_replica_is_restarted_to_the_same_result(runs, tmp_path, capsys, monkeypatch):
     folder, untouched = runs[1, 2]
+    monkeypatch.setenv(AFTER, str(folder_of(tmp_path / "run", SAVED) / MANIFEST))
     result, said = train(plan_file(tmp_path, (1, 2)), tmp_path / "run", fault="step@9/worker2")
     assert "worker 2 was killed (SIGKILL): restarting all from the last checkpoint" in said
     assert (result["resumed_from"], result["loss"]) == (SAVED, untouched["loss"])
