@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import threading
 import time
 
@@ -78,7 +77,7 @@ def until(condition, timeout_s: float = 300.0):
     end = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < end, "it never happened"
-        time.sleep(0.01)
+        time.sleep(0.1)
     return found
 
 
@@ -107,17 +106,14 @@ def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     assert "prio" in shown
     assert "needs 2" in shown
     rows = {row["id"]: row for row in json.loads(live("queue", "--json"))["jobs"]}
-    expected = (
-        r"needs 2 devices(; 0 are| in one machine; none is) free; starts in "  # before and after a forecast
-    )
-    assert re.match(expected, rows[second]["blocker"])
+    assert rows[second]["blocker"].startswith("needs 2 devices; 0 are free; starts in ")
     assert rows[second]["starts_after"] == [first]
     assert rows[first]["expected_end"] == pytest.approx(rows[second]["expected_start"])
     reported = " ".join(live("why", second).split())
     assert reported.startswith(
         f"{second} is queued, number 1 in the queue at priority 0, 2 devices: fewer than 2"
     )
-    assert re.search(f"It {expected}", reported)
+    assert "It needs 2 devices; 0 are free; starts in " in reported
     assert f"when {first} (wide) ends (modelled)." in reported
     assert "0 of the 2 devices it needs are free." in reported
     assert "It should end in about" in live("why", first)
