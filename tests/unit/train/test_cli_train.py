@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from berth.cli.main import app, main
 from berth.errors import InputError, UnknownNameError
 from berth.train.data.clicks import ClickStream
+from preloaded import programs
 
 SMALL = ["train", "ctrdnn-8", "--batch", "64"]
 
@@ -150,9 +151,7 @@ def test_strict_stops_at_a_bad_line_with_exit_code_two(tmp_path, monkeypatch, ca
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "berth.cli.main", *arguments], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([programs() / "berth", *arguments], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -197,6 +196,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(config, tmp_path, ctrl_c):
     assert reported(*SMALL, "--steps", 1, "--resume", "--checkpoint", tmp_path / "run")["resumed_from"] > 0
 
 
+@pytest.mark.slow
 def test_days_end_rows_fade_and_the_dead_leave():
     document = reported(*SMALL, "--steps", 20, "--day-every", "320")
     counts = document["tables"]["embedding"]["counts"]
@@ -280,6 +280,7 @@ class TestTables:
         same = reported("table", "diff", run, run, "--step", 10, "--other-step", 10)
         assert (same["changed"], same["only_second"], same["largest"]) == (0, 0, 0.0)
 
+    @pytest.mark.slow
     def test_a_training_goes_on_from_a_shrunk_copy(self, run, tmp_path):
         lengths = pl.read_parquet(exported(run, tmp_path))["weights"].to_numpy()
         middle = float(np.median(np.sqrt((lengths.astype(np.float64) ** 2).sum(axis=1))))

@@ -123,6 +123,7 @@ class Job:
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # tests/live/test_shape_change.py shows it under a controller
 def test_a_job_that_changes_its_plan_learns_what_an_undisturbed_one_learns(tmp_path, capsys):
     """Two stages of 2 and 1 with two servers; stopped; then of 1 and 2 with one."""
     (tmp_path / "held.py").write_text(HELD)
