@@ -98,12 +98,14 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_two():
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback_of_a_mistake():
     result = berth_command("--debug", "cluster", "show", "no-such-preset")
     assert "Traceback" in result.stderr
     assert result.returncode != 0
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m berth.cli.main cluster devices | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

@@ -70,6 +70,7 @@ def test_stored_digests_are_those_of_every_cpu(environment):
     assert "skipped" not in report
 
 
+@pytest.mark.slow
 def test_the_settings_of_other_cpus_take_effect_and_share_no_compiled_code():
     here, plain, generic = (
         child(["-c", FACTS], environment).splitlines() for environment in ({}, NO_VECTORS, GENERIC)

@@ -36,6 +36,7 @@ def times(word, factor):
     return lambda policy, part: factor if word in policy else 1.0
 
 
+@pytest.mark.slow
 def test_a_policy_twice_as_quick_everywhere_is_better_in_every_cell():
     study = waiting_ratios.Study(figures(lambda policy, part: 0.5 if policy == TUNED else 1.0))
     versus = study.versus("gangs", TUNED, "fifo")
@@ -69,6 +70,7 @@ def test_the_sentences_follow_the_figures():
     assert "In no cell is another policy ahead" in worse["losses"]
 
 
+@pytest.mark.slow
 def test_the_page_has_a_place_for_every_part_and_filling_it_twice_changes_nothing():
     page = (ROOT / "docs" / "waiting.md").read_text()
     made = waiting_page.parts(waiting_ratios.Study(figures(lambda policy, part: 1.0 + len(policy) / 100)))

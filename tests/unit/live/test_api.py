@@ -460,6 +460,7 @@ def test_events_are_the_committed_records(service):
     assert "secret command" not in json.dumps(public(records[0]))
 
 
+@pytest.mark.slow
 def test_the_description_names_every_moment_and_every_length_of_time(service):
     """Names of times carry no unit, so the schema states it."""
     about = service.anonymous.get("/openapi.json").json()["info"]["description"]

@@ -87,6 +87,7 @@ def test_the_end_of_an_attempt_that_ran_at_the_backup_is_not_lost(restored, tmp_
     assert (over["code"], over["attempts"]) == (7, 1)
 
 
+@pytest.mark.slow
 def test_an_attempt_that_was_stopped_before_it_was_launched_is_tried_again(restored):
     job = restored.live.submit(run="true")
     token = restored.live.state.jobs[job].token

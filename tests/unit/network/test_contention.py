@@ -134,7 +134,7 @@ def test_unlike_gangs_are_slowed_as_the_explicit_simulation_slows_them(case):
     assert found == pytest.approx(expected, rel=0.12)
 
 
-@pytest.mark.parametrize("gangs", [2, 3])
+@pytest.mark.parametrize("gangs", [2, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.slow
 def test_over_models_and_congestion_the_median_error_is_below_3_and_the_worst_below_8_percent(cluster, gangs):
     """Cells whose two ratios are alike are played once: sending to backward pass, and link to the gang's peak."""

@@ -178,6 +178,7 @@ def test_a_bad_row_is_named_with_its_place(tmp_path, text, message):
     assert re.search(message, str(caught.value))
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_it_fitted_and_writes_it(tmp_path):
     rows = synthetic(noise=0.01, runs=1)
     lines = [
@@ -196,6 +197,7 @@ def test_the_command_prints_what_it_fitted_and_writes_it(tmp_path):
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_the_command_refuses_too_few_rows_with_one_message(tmp_path):
     done = run(str(write(tmp_path, "placement,step_time\n2,1\n")))
     assert done.returncode == 2

@@ -159,6 +159,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(berth, words, message):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_no_table_waits_for_the_compiler():
     program = "import sys, berth.cli.network, berth.report.network; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

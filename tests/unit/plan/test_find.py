@@ -28,6 +28,7 @@ def test_the_cheapest_plan_holds_what_is_wanted_and_is_proven():
     assert found.lower_bound_usd == pytest.approx(found.plan.cost_usd)
 
 
+@pytest.mark.slow
 def test_another_method_is_never_cheaper_than_the_proven_plan():
     exact, greedy = (
         find_plan(PlanRequest(**MODEL, throughput=500_000), SearchOptions(method=method))
@@ -51,6 +52,7 @@ def test_under_a_price_it_is_the_fastest_plan():
     assert fastest.plan.throughput > cheapest.plan.throughput
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.01, 1.05, 1.1])
 def test_a_price_pays_for_servers_and_readers_too_and_the_next_faster_plan_is_above_it(share):
     cheapest = find_plan(PlanRequest(**MODEL, throughput=1.0)).plan
@@ -87,6 +89,7 @@ def scaled(each, most=None, throughput=3e6):
     return PlanRequest(model="ctrdnn-8", devices=devices, throughput=throughput, world=world)
 
 
+@pytest.mark.slow
 def test_the_batch_is_the_smallest_at_which_every_replica_has_its_examples():
     problem = build_problem(scaled(4096))
     plan = exact(problem, Budget()).plan
@@ -137,6 +140,7 @@ def test_a_price_is_a_limit():
     assert free.cost_usd < plan.cost_usd <= most
 
 
+@pytest.mark.slow
 def test_another_objective_refines_the_plan_of_the_formula():
     request = PlanRequest(**MODEL, throughput=10_000)
     found = find_plan(request, SearchOptions(objective="simulate", budget=Budget(evaluations=30)))

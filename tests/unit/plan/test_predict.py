@@ -103,6 +103,7 @@ def test_the_phases_of_a_step_share_the_cores_by_themselves():
     assert free.step_s == pytest.approx(step.step_s - HANDOVER_S), "each process has a core"
 
 
+@pytest.mark.slow
 def test_a_device_that_waits_leaves_its_core_to_others():
     whole = step_of(RATES, 2, 0, 1)
     half = step_of(RATES, 2, 0, 1, host_share=0.5)
@@ -123,6 +124,7 @@ def test_a_worker_speaks_to_every_server_about_every_table():
     assert 3 * three.server_cpu_s - one.server_cpu_s == pytest.approx(2 * 0.01)
 
 
+@pytest.mark.slow
 def test_busy_cores_slow_each_other_down():
     rates = replace(RATES, row_slowdown=1.5, compute_slowdown_at={1.0: 1.2})
     assert step_of(rates, 1, 0, 2, reader_s=0.0) == step_of(RATES, 1, 0, 2, reader_s=0.0), (

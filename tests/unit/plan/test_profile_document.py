@@ -171,6 +171,7 @@ def profiles(draw):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(profile=profiles())
 def test_any_profile_reads_back_equal(tmp_path_factory, profile):
     path = tmp_path_factory.mktemp("profiles") / "any.yaml"

@@ -168,6 +168,7 @@ def test_the_best_plans_seen_are_kept_in_order_and_once():
     assert memory.elites.tolist() == unique[np.argsort(cost)][:3].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])
 def test_shipped_weights_fit_and_know_more_than_fresh_ones(cell):
     """Of the plans of the very first rounds, the best is cheaper with them."""

@@ -126,6 +126,7 @@ def test_the_curve_falls_and_ends_at_the_plan_found(name):
     assert outcome.plan.violations() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_brute_force_is_never_beaten_on_small_problems(seed):
     given = problem(layers=5, seed=seed, throughput=4000.0)
@@ -138,6 +139,7 @@ def test_brute_force_is_never_beaten_on_small_problems(seed):
     assert min(costs) >= best.plan.cost_usd * (1 - 1e-12)
 
 
+@pytest.mark.slow
 def test_brute_force_says_how_far_it_came_when_there_are_too_many():
     outcome = run("brute", problem(layers=16), 1000)
     assert outcome.evaluations == 1000
@@ -146,6 +148,7 @@ def test_brute_force_says_how_far_it_came_when_there_are_too_many():
     assert outcome.note.startswith("stopped after 1,000 of 43,046,721 assignments")
 
 
+@pytest.mark.slow
 def test_brute_force_looks_at_the_clock_after_few_assignments():
     looked: list[int] = []
     brute = get_method("brute")
@@ -504,6 +507,7 @@ def test_variants_scale_with_their_speed_and_price():
     assert optimum(expensive).plan.cost_usd == pytest.approx(optimum(given).plan.cost_usd, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_many_types_are_the_catalogues_and_then_synthetic_ones():
     given = with_types("nce", 16)
     assert len(given.types) == len(set(given.type_names)) == 16
@@ -511,6 +515,7 @@ def test_many_types_are_the_catalogues_and_then_synthetic_ones():
     assert len(given.choices) == 16 * len({choice.tables for choice in given.choices})
 
 
+@pytest.mark.slow
 def test_all_methods_on_one_problem_side_by_side():
     from berth.report.plan_bench import compare_document, compare_table
     from berth.report.terminal import console

@@ -161,6 +161,7 @@ def test_a_larger_table_needs_more_servers_and_never_costs_less():
     assert costs == sorted(costs)
 
 
+@pytest.mark.slow
 def test_a_larger_batch_never_costs_more():
     costs = [
         exact(problem_for(CTRDNN, CLOUD, 1e6, options=WorldOptions(batch=batch)), Budget()).plan.cost_usd

@@ -50,6 +50,7 @@ def interpreted_twin(kind, monkeypatch):
     return make_dataclass(f"{kind.__name__}Twin", own, bases=(kind,), frozen=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "constants", "jobs"),
     [
@@ -111,6 +112,7 @@ class Faulty(Policy):
         return {}.get("never", float(job.arrival_s))
 
 
+@pytest.mark.slow
 def test_an_error_in_an_interpreted_function_stops_the_run():
     with pytest.raises(RuntimeError, match=r"no rank for \[.*6.*\] at"):
         run(Faulty())
@@ -135,6 +137,7 @@ def test_helpers_are_compiled_with_the_function_that_calls_them():
     assert np.array_equal(run(WithHelper())["end_s"], run(load_policy("fit-first"))["end_s"])
 
 
+@pytest.mark.slow
 def test_compiled_functions_are_kept_and_a_changed_one_is_not_mistaken(tmp_path, monkeypatch):
     monkeypatch.setattr("berth.native.functions.cache_folder", lambda: tmp_path)
     names, signature = names_of(WithHelper), "order"
@@ -177,6 +180,7 @@ def test_a_constant_of_the_module_that_differs_in_anything_makes_another_functio
     assert fingerprint() != before
 
 
+@pytest.mark.slow
 def test_a_damaged_cached_function_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setattr("berth.native.functions.cache_folder", lambda: tmp_path)
     compiling._compiled(WithHelper.order, names_of(WithHelper), "order")

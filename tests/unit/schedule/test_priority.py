@@ -36,6 +36,7 @@ def log_with(policy: str, priority: int | None) -> str:
     return digest(event_frame(simulate(trace, load_cluster("2x2x4"), load_policy(policy), setting)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_priority_for_all_changes_nothing(policy):
     logs = {priority: log_with(policy, priority) for priority in (None, 0, 1, 10, 1000, 100_000, -5)}

@@ -59,6 +59,7 @@ class GangsGain(Policy):
         return 1.0 if victim.gpus < job.gpus else math.inf
 
 
+@pytest.mark.slow
 def test_two_preemptors_never_count_the_same_victim():
     # Both gangs would fit if each could have the place of the same victims.
     log = play(GangsGain(), [4], [(0, 1, 500), (0, 1, 500), (0, 2, 500), (10, 3, 50), (10, 3, 50)])
@@ -183,6 +184,7 @@ def test_a_job_that_no_longer_fits_anywhere_is_named_and_nothing_hangs(policy):
         require_finished(run)
 
 
+@pytest.mark.slow
 def test_rounds_no_longer_than_a_restore_end_in_a_detected_livelock():
     setting = Setting(network="off", eviction_s=60.0, log=True)
     rows = [(0, 1, 50), (0, 1, 100), (0, 1, 100)]
@@ -386,6 +388,7 @@ def test_moments_a_microsecond_apart_do_not_keep_a_run_from_its_end(to_come):
     assert audit(run).violations == ()
 
 
+@pytest.mark.slow
 def test_a_policy_that_looks_every_second_for_hours_is_not_stopped():
     @dataclass(frozen=True)
     class Polls(Beckons):

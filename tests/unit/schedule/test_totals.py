@@ -124,6 +124,7 @@ class World:
         self.places = world.places.view(np.recarray)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [

@@ -1,4 +1,4 @@
-"""Who makes way: the cheapest to move, or the least deserving, as the rules say."""
+"""Which running jobs are preempted: the cheapest to move, or the last in order, as the rules say."""
 
 from __future__ import annotations
 

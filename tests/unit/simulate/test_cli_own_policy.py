@@ -68,6 +68,7 @@ def line_of(name):
     return lines.index(f"class {name}(Policy):") + 1 + 5
 
 
+@pytest.mark.slow
 def test_two_policies_of_one_file_run_side_by_side(berth):
     code, out, error = simulated(berth, "mine.py:Small", "mine.py:Large")
     small, large = json.loads(out)["results"]

@@ -278,6 +278,7 @@ def test_a_mistake_is_one_message_and_exit_code_two(berth, trace, arguments, mes
     assert message in error
 
 
+@pytest.mark.slow
 def test_compare_says_plainly_that_there_is_no_difference(berth, tmp_path):
     path = tmp_path / "easy.csv"
     path.write_text("job_id,submit_s,num_gpu,duration_s,model\na,0,1,10,resnet50\nb,100,1,10,resnet50\n")
@@ -351,6 +352,7 @@ def test_a_sweep_writes_its_cells_and_maps_and_skips_what_is_there(berth, tmp_pa
     assert "congestion x20" in (tmp_path / "sweep.html").read_text()
 
 
+@pytest.mark.slow
 def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_path):
     path = tmp_path / "turns.csv"
     path.write_text("job_id,submit_s,num_gpu,duration_s\n" + "".join(f"j{n},0,8,600\n" for n in range(4)))
@@ -375,6 +377,7 @@ def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_p
     assert "no progress is made" in err
 
 
+@pytest.mark.slow
 def test_quotas_hold_jobs_back_and_are_refused_in_one_message(berth, tmp_path):
     path = tmp_path / "vcs.csv"
     path.write_text("job_id,submit_s,num_gpu,duration_s,vc\na,0,4,100,x\nb,0,4,100,x\nc,0,8,100,x\n")

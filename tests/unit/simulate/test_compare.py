@@ -122,6 +122,7 @@ def test_drains_are_planned_and_not_random(tmp_path):
     assert found.results[0][0].makespan_s == 10 + 3600 + 100
 
 
+@pytest.mark.slow
 def test_a_comparison_keeps_no_run(monkeypatch):
     """A run of a large trace is tens of megabytes; its figures are what a comparison needs."""
     alive: list[weakref.ref] = []

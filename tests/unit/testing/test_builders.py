@@ -84,6 +84,7 @@ def test_the_command_of_a_scenario_repeats_it(capsys):
     assert main([]) == 2
 
 
+@pytest.mark.slow
 def test_the_printed_command_is_one_a_shell_understands():
     command = SCENARIO.command().replace("python", sys.executable, 1)
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

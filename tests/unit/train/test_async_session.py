@@ -198,6 +198,7 @@ class Rates:
         self.rates.append(metrics["learning_rate"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "ends"), [("async", (6, 12)), ("geo", (12,))])
 def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
     small, monkeypatch, tmp_path, mode, ends

@@ -51,6 +51,7 @@ def same_rows(left, right) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_step_that_is_saved_twice_stays_a_checkpoint(small, tmp_path):
     session = small.train(tmp_path / "saved", steps=6)
     session.save()

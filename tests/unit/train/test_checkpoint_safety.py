@@ -64,6 +64,7 @@ def test_from_the_second_checkpoint_on_two_full_chains_are_kept(small, tmp_path,
     session.close()
 
 
+@pytest.mark.slow
 def test_any_flipped_byte_of_the_newest_chain_leaves_the_other_to_go_on_from(small, tmp_path):
     trained(small, tmp_path / "run", 12)
     kept = chains(tmp_path / "run")

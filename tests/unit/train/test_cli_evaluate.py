@@ -52,6 +52,7 @@ def run(tmp_path_factory):
     return folder, document
 
 
+@pytest.mark.slow
 def test_evaluate_repeats_the_evaluation_of_the_run(run):
     folder, document = run
     found = report("evaluate", folder / "saved", "--data", folder / "test.parquet")
@@ -91,6 +92,7 @@ def test_predictions_are_those_of_the_model_in_the_order_of_the_rows(run, suffix
         berth("predict", folder / "saved", "--data", folder / "test.parquet", "--out", out)
 
 
+@pytest.mark.slow
 def test_mistakes_get_one_message(run, tmp_path):
     folder, _ = run
     saved, data = folder / "saved", folder / "test.parquet"

@@ -1,4 +1,4 @@
-"""The launcher with small programs for workers: who ended how, who goes on, and what is said of it."""
+"""The launcher with small programs as workers: exit codes, restarts, and what is printed."""
 
 from __future__ import annotations
 
@@ -78,6 +78,7 @@ def test_a_process_that_lost_a_peer_is_not_the_cause(monkeypatch):
     assert said[0].startswith("worker 0 lost another process")
 
 
+@pytest.mark.slow
 def test_what_a_user_did_wrong_is_said_once_and_not_tried_again():
     code, said = run("if rank == 1: print('bad option'); sys.exit(2)\nwait()", resumable=True)
     assert (code, said) == (2, ["bad option"])

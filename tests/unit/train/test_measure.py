@@ -25,6 +25,7 @@ def _spin(seconds: float) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_cpu_time_of_a_tree_has_running_and_ended_children() -> None:
     """Work of a child that runs and of one that was waited for count; that of this process too."""
     before = cpu_s_of_tree(os.getpid())
@@ -40,6 +41,7 @@ def test_cpu_time_of_a_tree_has_running_and_ended_children() -> None:
         running.kill()
 
 
+@pytest.mark.slow
 def test_a_watch_counts_programs_that_the_measurement_did_not_start() -> None:
     """The same work disturbs when a program of its own does it, and does not when a child does."""
     with subprocess.Popen(

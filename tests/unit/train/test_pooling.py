@@ -256,6 +256,7 @@ def test_weights_scale_the_loss_of_examples(log):
         Session(plain, FileStream(log, columns=COLUMNS[:-1] + ", weight: w}"), TrainOptions(batch=50)).run(1)
 
 
+@pytest.mark.slow
 def test_an_export_takes_lists_of_any_length(log, tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(str(request.config.rootpath / "examples"))
     from serve import Served

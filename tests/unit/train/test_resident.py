@@ -245,6 +245,7 @@ def test_ranks_in_different_orders_are_one_message():
     assert "worker 0 looks up 'rows', worker 1 ends its step" in str(found[0])
 
 
+@pytest.mark.slow
 def test_owners_write_their_own_files_and_any_number_of_ranks_loads_them(tmp_path):
     """Rank 0 asks, the others follow; a state of three shards is loaded by two, with the keys pending admission."""
     spec = TableSpec("rows", DIM, Optimiser("adam", 0.1), Initialiser("uniform"), Admission("count", 2))

@@ -1,4 +1,4 @@
-"""Whatever is killed whenever: the run goes on, and its losses are those of a run that was not."""
+"""A run that is killed at any point resumes, and its losses are those of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -55,6 +55,7 @@ def test_rows_and_weights_after_a_kill_are_those_of_an_uninterrupted_run(small, 
     assert resumed.progress.auc == whole.progress.auc
 
 
+@pytest.mark.slow
 def test_tables_beyond_memory_resume_bit_by_bit_too(small, tmp_path, killed):
     saved, log = folders(tmp_path)
 
@@ -120,6 +121,7 @@ def test_a_second_ctrl_c_waits_for_nothing(ctrl_c):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.slow
 def test_days_end_after_the_same_steps_whatever_interrupts_them(small, tmp_path):
     """A day of 150 examples, batches of 64: some steps end a day, and the dead leave."""
     saved, (log, other) = tmp_path / "saved", (tmp_path / "log", tmp_path / "other")
@@ -145,6 +147,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["dense.bin", "table-0.bin", "manifest.json"])
 @pytest.mark.parametrize("how", ["altered", "torn", "missing"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
@@ -253,6 +256,7 @@ class Sharded:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, None), (None, 3), (3, 2)])
 def test_a_run_goes_on_with_another_number_of_shards(small, tmp_path, uninterrupted, killed, before, after):
     saved, log = folders(tmp_path)

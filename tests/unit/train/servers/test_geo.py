@@ -15,6 +15,7 @@ SECRET = Secret.random()
 DIM = 8
 
 
+@pytest.mark.slow
 def test_geo_alone_with_merges_after_every_step_is_like_a_table():
     spec = TableSpec("rows", DIM, adagrad(), Initialiser())
     table = Table(DIM, optimiser=adagrad())
