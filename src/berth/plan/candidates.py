@@ -101,7 +101,9 @@ def _with_other_devices(problem: Problem, chosen: Plan | None) -> Iterator[Plan]
     no plan of a set holds the throughput, none of a smaller one does.
     """
     seen = {frozenset(chosen.worker_counts)} if chosen else set()
-    optima: list[tuple[frozenset[str], frozenset[str]]] = []  # types that are allowed, and those that are used
+    optima: list[
+        tuple[frozenset[str], frozenset[str]]
+    ] = []  # types that are allowed, and those that are used
     for names in _sets(problem, chosen):
         allowed = frozenset(names)
         if any(used <= allowed <= wider for wider, used in optima):

@@ -69,7 +69,7 @@ def test_processes_that_a_trainer_starts_know_the_standin(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(TRAINER)
     ended = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=500, check=False
+        [programs() / "python", str(script)], capture_output=True, text=True, timeout=500, check=False
     )
     assert ended.returncode == 0, ended.stderr
     losses, devices = json.loads(ended.stdout)
