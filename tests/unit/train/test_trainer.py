@@ -9,12 +9,12 @@ import sys
 import types
 
 import pytest
-from preloaded import programs
 from torch import nn
 
 from berth.errors import InputError
 from berth.train import Trainer, run_processes
 from berth.train.callbacks import EventPipe
+from preloaded import programs
 
 SCRIPT = """
 import json, os, sys
