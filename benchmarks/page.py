@@ -79,7 +79,9 @@ BENCHMARKS = (
         "bench-policies",
         "Every policy on the same traces, with the same estimates: remaining times known to +-50 %, learned from jobs\n"
         "that have ended, or unknown; no, half or all jobs preemptible. Modelled; a ratio is berth's figure over the\n"
-        "other's, below 1 is better. More: [what is known of durations](design/estimates.md).",
+        "other's, below 1 is better. Where durations are learned or unknown, the figures are from before a job that\n"
+        "outlives its estimate gave way when its index falls behind. More: [what is known of\n"
+        "durations](design/estimates.md).",
     ),
     Benchmark(
         "policies",

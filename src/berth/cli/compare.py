@@ -6,7 +6,8 @@ from typing import Annotated
 
 from berth.cli import scenario
 from berth.cli.option_groups import expand_options
-from berth.cli.options import AsJson, option
+from berth.cli.options import AsJson, Force, Html, option
+from berth.cli.output import check_output, whole_file, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName
 from berth.report import terminal
@@ -27,6 +28,7 @@ Seeds = Annotated[
         shown="10 generated, 20 with a given one",
     ),
 ]
+Parquet = Annotated[str | None, option("FILE", "Write a row per run, with every figure, as Parquet.")]
 
 
 @expand_options
@@ -37,12 +39,18 @@ def compare(
     policy: PolicyNames = None,
     seeds: Seeds = None,
     options: ScenarioOptions,
+    parquet: Parquet = None,
+    html: Html = None,
+    force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare policies with the first one: differences with 95 % confidence intervals."""
+    from berth.report.comparison_html import comparison_page
     from berth.report.simulation import print_comparison
     from berth.simulate.comparison import compare as compare_policies
 
+    check_output(parquet, force, option="--parquet")
+    check_output(html, force, option="--html")
     policies = scenario.load_policies(policy)
     built = scenario.build_scenario(trace, cluster, options)
     notes = built.notes + scenario.warm_up(policies)
@@ -56,6 +64,12 @@ def compare(
         notes.append(
             f"never schedulable, larger than the quota: {format_count(over_quota, 'job')}; counted nowhere"
         )
+    files = [file for file in (parquet, html) if file is not None]
+    if parquet is not None:
+        with whole_file(parquet) as part:
+            found.frame().write_parquet(part)
+    if html is not None:
+        write_text(html, comparison_page(found, built.trace.source, built.cluster.name, notes))
     if as_json:
         terminal.print_json(
             {
@@ -70,4 +84,4 @@ def compare(
             }
         )
     else:
-        print_comparison(terminal.console(), found, notes)
+        print_comparison(terminal.console(), found, notes, files)

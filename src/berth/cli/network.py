@@ -61,7 +61,10 @@ def show(
         str, option("CLUSTER", "A shape (4x20x8:A100), a preset or a file.", complete=complete.clusters)
     ] = "4x20x8",
     congestion: Annotated[
-        float, option("X", "Background load: divides every bandwidth above the machine.")
+        float,
+        option(
+            "X", "Background load, from 1 (none) to 1,000,000: divides every bandwidth above the machine."
+        ),
     ] = 1.0,
     device: Annotated[
         str | None,

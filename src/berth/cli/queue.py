@@ -45,13 +45,25 @@ def queue(
         out.print()
     if waiting:
         columns = ["#", "job", "name", "user", "gpus", "prio", "waits", "starts"]
-        notes = [row.get("blocker") or row["reason"]["sentence"] for row in waiting]
-        print_listing(out, columns, [_waiting(row, now) for row in waiting], left=4, note="why", notes=notes)
+        rows = [_waiting(row, now) for row in waiting]
+        print_listing(out, columns, rows, left=4, note="why", notes=_reasons(waiting))
     more = answer["total"] - len(jobs)
     if more > 0:
         out.print(f"and {format_count(more, 'more job')}: --limit {answer['total']} shows them")
     if not jobs:
         out.print("nothing waits and nothing runs")
+
+
+def _reasons(waiting: list[dict[str, Any]]) -> list[str]:
+    """Return why each job waits; one that waits for the same as the job before it refers to the first of them."""
+    notes: list[str] = []
+    same_as, before = "", None
+    for row in waiting:
+        reason = row.get("blocker") or row["reason"]["sentence"]
+        notes.append(f"as {same_as}" if reason == before else reason)
+        if reason != before:
+            same_as, before = row["id"], reason
+    return notes
 
 
 def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:

@@ -115,7 +115,7 @@ def build_scenario(
         quotas=load_quotas(options.quota or [], options.quotas),
     )
     changed = written if what_if is None else what_if.apply(written)
-    source = TraceSource(trace)
+    source = TraceSource(trace, options.at_once)
     jobs = source.trace(written)
     if options.faults is not None:
         spec = parse_faults(options.faults)

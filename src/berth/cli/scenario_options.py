@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 from berth.cli import complete
-from berth.cli.options import argument, option
+from berth.cli.options import argument, flag, option
 from berth.cli.quantities import congestion_of, congestions, portion, read, share
 from berth.errors import UnknownNameError
 from berth.units import seconds
@@ -40,7 +40,8 @@ Network = Annotated[
     ),
 ]
 Congestion = Annotated[
-    float, option("X", "Background load, 1 or more: divides every bandwidth above the machine.")
+    float,
+    option("X", "Background load, from 1 (none) to 1,000,000: divides every bandwidth above the machine."),
 ]
 EvictionCost = Annotated[
     str | None, option("TIME", "Time lost by each eviction or migration.", shown="40s; 60s above 8 GPUs")
@@ -59,7 +60,11 @@ Estimates = Annotated[
 Preemptible = Annotated[
     str, option("SHARE", "Share of jobs that can be evicted and moved, where the trace does not say.")
 ]
-Faults = Annotated[str | None, option("HOW", "Machines fail: mtbf=30d,mttr=4h; or drain=r0-m3@2d+6h.")]
+Faults = Annotated[
+    str | None,
+    option("HOW", "Machines fail: mtbf=30d,mttr=4h,seed=1 (--seed is added); or drain=r0-m3@2d+6h."),
+]
+AtOnce = Annotated[bool, flag("Submit all jobs at time 0, whatever the trace says.", "--at-once")]
 Quota = Annotated[
     list[str] | None, option("VC=GPUS", "GPU limit of a virtual cluster. Repeatable.", "--quota")
 ]
@@ -86,6 +91,7 @@ ReferenceDevice = Annotated[
 class ScenarioOptions:
     """Options of all commands that simulate one trace."""
 
+    at_once: AtOnce = False
     network: Network = "on"
     congestion: Congestion = 1.0
     eviction_cost: EvictionCost = None

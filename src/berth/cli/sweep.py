@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from berth.cli import scenario
 from berth.cli.options import AsJson, option
-from berth.cli.output import check_folder, write_text
+from berth.cli.output import check_folder, whole_file, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import congestions, numbers
 from berth.cli.scenario_options import (
@@ -27,22 +27,21 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0",)
 
-_METRICS = {
-    "mean-jct": ("mean JCT", "mean_jct_s"),
-    "p50-jct": ("median JCT", "p50_jct_s"),
-    "p99-jct": ("p99 JCT", "p99_jct_s"),
-    "makespan": ("makespan", "makespan_s"),
-}
+_LOADS = "0.6,0.8,0.95,1.1"
+_METRICS = (
+    "mean-jct, p50-jct, p95-jct, p99-jct, makespan, mean-wait, p95-wait, p99-wait, comm, slowdown, p95-slowdown, "
+    "goodput, fairness"
+)
 
 
 def sweep(
     cluster: ClusterName,
     policy: PolicyNames = None,
-    load: Annotated[str, option("LIST", "Requested GPU time over available GPU time.")] = (
-        "0.6,0.8,0.95,1.1"
-    ),
+    load: Annotated[
+        str | None, option("LIST", "Requested GPU time over available GPU time.", shown=_LOADS)
+    ] = None,
     congestion: Annotated[
-        str, option("LIST", "How many times slower links between machines are.")
+        str, option("LIST", "How many times slower links between machines are, from 1 to 1,000,000.")
     ] = "1,5,20",
     mix: Annotated[str, option("LIST", "Mixes of models, by name.")] = "balanced",
     jobs: Annotated[int, option("N", "Jobs of each trace.", min=1)] = 1000,
@@ -51,30 +50,43 @@ def sweep(
     ] = 6,
     sizes: Annotated[str, option("SIZES", "As in berth trace generate.")] = "powers-of-two",
     durations: Annotated[str, option("DURATIONS", "As in berth trace generate.")] = "lognormal:1h:1.5",
+    arrivals: Annotated[
+        str, option("HOW", "poisson, bursty, or at-once: all jobs at time 0, without a load.")
+    ] = "poisson",
+    faults: Annotated[
+        str, option("HOW", "Machines fail: mtbf=30d,mttr=4h; drawn again for each seed.", show_default=False)
+    ] = "",
     eviction_cost: EvictionCost = None,
     doubt: Doubt = "0",
     reference_device: ReferenceDevice = None,
-    metric: Annotated[
-        str, option("NAME", "Metric of the maps: mean-jct, p50-jct, p99-jct, makespan.")
-    ] = "mean-jct",
-    out: Annotated[str | None, option("DIR", "Store finished cells (a rerun skips them) and maps.")] = None,
+    metric: Annotated[str, option("NAME", f"Metric of the maps: {_METRICS}.")] = "mean-jct",
+    out: Annotated[
+        str | None,
+        option("DIR", "Store finished cells (a rerun skips them), maps, and runs.parquet: a row per run."),
+    ] = None,
     workers: Annotated[int, option("N", "Processes.", min=1)] = 2,
     as_json: AsJson = False,
 ) -> None:
     """Simulate generated traces over load, congestion and mix; show each policy relative to the first."""
     from berth.report.simulation_sweep import Shown, maps_page, print_maps
-    from berth.simulate.sweep import Grid
+    from berth.simulate.compared import BY_OPTION
+    from berth.simulate.sweep import AT_ONCE, Grid, sweep_frame
     from berth.simulate.sweep import sweep as run_sweep
+    from berth.workload.arrivals import load_arrivals
 
-    if metric not in _METRICS:
-        raise UnknownNameError("metric", metric, _METRICS)
+    if metric not in BY_OPTION:
+        raise UnknownNameError("metric", metric, BY_OPTION)
+    if load is None and load_arrivals(arrivals).kind == "at-once":
+        loads: tuple[float, ...] = (AT_ONCE,)
+    else:
+        loads = numbers("--load", load or _LOADS)
     check_folder(out, option="--out")
     policies = scenario.load_policies(policy)
     setting = ScenarioOptions(eviction_cost=eviction_cost, doubt=doubt).setting()
     grid = Grid(
         cluster=cluster,
         policies=tuple(policies),
-        loads=numbers("--load", load),
+        loads=loads,
         congestions=congestions("--congestion", congestion),
         mixes=_mixes(mix),
         seeds=seeds,
@@ -85,25 +97,32 @@ def sweep(
         eviction_large_s=setting.eviction_large_s,
         estimate_error=setting.estimate_error,
         reference_device=reference_device,
+        arrivals=arrivals,
+        faults=faults,
     )
     notes = _check(grid, sizes, durations) + scenario.warm_up(policies)
     with TemporaryDirectory() as scratch, progress_bar("cells") as progress:
         folder = Path(scratch) if out is None else _folder(out)
         rows = run_sweep(grid.cells(), folder / "cells.jsonl", workers=workers, progress=progress)
-    shown = Shown(grid, rows, *_METRICS[metric])
+    shown = Shown(grid, rows, BY_OPTION[metric])
+    files = []
     if out is not None:
-        write_text(str(Path(out) / "sweep.html"), maps_page(shown))
+        files = [str(Path(out) / name) for name in ("sweep.html", "runs.parquet")]
+        write_text(files[0], maps_page(shown, notes))
+        with whole_file(files[1]) as part:
+            sweep_frame(rows).write_parquet(part)
     if as_json:
         terminal.print_json(
             {
                 "reference_device": rows[0]["cell"]["reference_device"],
                 "cells": rows,
                 "maps": shown.as_json(),
+                "verdicts": shown.verdicts({name: name for name in policies}),
                 "notes": notes,
             }
         )
     else:
-        print_maps(terminal.console(), shown, None if out is None else str(Path(out) / "sweep.html"), notes)
+        print_maps(terminal.console(), shown, files, notes)
 
 
 def _mixes(text: str) -> tuple[str, ...]:

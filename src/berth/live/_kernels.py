@@ -6,10 +6,11 @@ from berth.native.kernels import entry, kernel
 from berth.schedule.allocation import release, requeue, start_on
 from berth.schedule.claims import claim_on_host, take_devices
 from berth.schedule.decide import Phases, decide
+from berth.schedule.estimates import refresh_remaining
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
 from berth.schedule.queue import count_waiting, dequeue_at, enqueue, set_order
-from berth.schedule.records import Action, Array, JobStatus, World, places_of
+from berth.schedule.records import Action, Array, EstimateKind, JobStatus, World, places_of
 from berth.schedule.shape_choice import take_shape
 from berth.simulate.engine import devices_in_use, running_wake
 
@@ -38,6 +39,7 @@ def advance_running(world: World, now: float) -> None:
             more = _OVERRUN * max(1.0, job.work_s)
             job.work_s += more
             job.true_remaining_s = job.estimated_remaining_s = more
+            world.bound[0].valid = 0  # it goes later now
 
 
 @entry
@@ -51,6 +53,8 @@ def start_attempt(world: World, row: int, now: float) -> None:
     """Starts the clock of a gang that has its place, at the speed that its tier allows."""
     world.jobs[row].speed = 1.0 / world.jobs[row].slowdown[world.jobs[row].tier]
     begin_attempt(world, row, now)
+    if world.jobs[row].estimate_kind != EstimateKind.TRACKED:
+        refresh_remaining(world.jobs[row], now)  # its index changes at a time that its speed decides
 
 
 @entry

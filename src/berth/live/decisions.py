@@ -178,7 +178,11 @@ def take_seats(
 def _take_shape(state: ControllerState, job: Job, seats: Sequence[Seat], name: str) -> list[Place]:
     """Describe a job by one of its alternatives; return its places on these devices."""
     bound = state.shapes_of(job)
-    number = next(at for at, one in enumerate(bound) if one.shape.name == name)
+    number = next((at for at, one in enumerate(bound) if one.shape.name == name), None)
+    if number is None:
+        raise ReplayError(
+            f"{job.id} is recorded to run as {name}, which cluster {state.cluster.name} does not hold"
+        )
     first = int(state.world.jobs[job.row]["first_shape"])
     _kernels.use_shape(state.native_world, job.row, first + number)
     shape = shape_of(job.spec, name)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from berth.cluster.catalogue import known_devices, resolve
 from berth.cluster.gpus import usable_types
 from berth.cluster.model import Cluster
+from berth.errors import SpecError, UnknownNameError
 from berth.live.setup import Setup
 from berth.live.spec import JobSpec
 from berth.workload.binding import BoundShape, UnfitError, bind, bind_offer, device_index
@@ -42,7 +43,7 @@ def _level(setup: Setup, tier: str | None, otherwise: int) -> int:
 def fits(setup: Setup, spec: JobSpec) -> bool:
     """Return whether the cluster can ever hold the job within its required tier."""
     if spec.offer is not None:
-        return any(_fits(shape, setup.cluster) for shape in spec.offer.alternatives)
+        return any(fits_ever(shape, setup.cluster) for shape in spec.offer.alternatives)
     nearest = nearest_tier_of(setup, spec)
     if nearest is None:
         return False
@@ -58,10 +59,11 @@ def nearest_tier_of(setup: Setup, spec: JobSpec) -> int | None:
     return None
 
 
-def _fits(shape: Shape, cluster: Cluster) -> bool:
+def fits_ever(shape: Shape, cluster: Cluster) -> bool:
+    """Return whether a cluster can ever hold a shape; one that names tiers of another cluster does not fit."""
     try:
         bind(requested(shape, cluster), cluster)
-    except UnfitError:
+    except (UnfitError, UnknownNameError, SpecError):
         return False
     return True
 

@@ -74,10 +74,12 @@ def _requeue_all(old: ControllerState, new: ControllerState) -> None:
 
 def _seconds_of_work(old: ControllerState, record: Array, new: ControllerState, fresh: Array) -> float:
     """Return how many seconds in the shape of the new record a second in that of the old one is; 1 for gangs."""
-    if not (record["shape_count"] and fresh["shape_count"]):
-        return 1.0
-    before, after = old.world.shapes[record["shape"]], new.world.shapes[fresh["shape"]]
-    return float(after["unit_s"] / before["unit_s"])
+    return _unit_s(new, fresh) / _unit_s(old, record)
+
+
+def _unit_s(state: ControllerState, record: Array) -> float:
+    """Return the seconds per unit of work in a record's shape; 1 where the cluster holds none, and for gangs."""
+    return float(state.world.shapes[record["shape"]]["unit_s"]) if record["shape_count"] else 1.0
 
 
 def _delay_or_requeue(new: ControllerState, job: Job) -> None:
@@ -94,10 +96,11 @@ def _delay_or_requeue(new: ControllerState, job: Job) -> None:
 def _restore_attempt(
     old: ControllerState, new: ControllerState, attempt: Attempt, names: dict[str, int]
 ) -> None:
-    """Keep an attempt on its devices; stop one whose machines are gone, and queue its job."""
+    """Keep an attempt on its devices; stop one whose machines or shape are gone, and queue its job."""
     job = new.jobs[attempt.job]
     seats = _remaining_seats(old, new, attempt, names)
-    holds_place, whole = job.token == attempt.token, len(seats) == len(attempt.seats)
+    holds_place = job.token == attempt.token
+    whole = len(seats) == len(attempt.seats) and _keeps_shape(new, job, attempt)
     attempt.seats = seats
     new.attempts[attempt.token] = attempt
     new.devices.restore(attempt.token, seats, given=holds_place and whole)
@@ -109,6 +112,11 @@ def _restore_attempt(
         record["restored_at_s"] = restored_at_s  # it never stopped: nothing is restored
     elif holds_place:
         _requeue_lost(new, job)
+
+
+def _keeps_shape(new: ControllerState, job: Job, attempt: Attempt) -> bool:
+    """Return whether the cluster still has the alternative that an attempt runs."""
+    return attempt.shape is None or any(one.shape.name == attempt.shape for one in new.shapes_of(job))
 
 
 def _requeue_lost(new: ControllerState, job: Job) -> None:

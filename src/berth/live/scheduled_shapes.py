@@ -7,17 +7,16 @@ records of the journal only, and not on which jobs a snapshot still knew.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from berth.cluster.model import Cluster
-from berth.live.demand import requested
+from berth.live.demand import fits_ever, requested
 from berth.live.devices import Devices
 from berth.live.job import Seat
 from berth.schedule.records import Array, World
 from berth.schedule.shape_table import ShapeTable, write_offer
-from berth.workload.binding import BoundShape, bind_fitting, device_index
+from berth.workload.binding import BoundShape, bind, device_index
 from berth.workload.shapes import Offer, Part, Shape
 
 Place = tuple[int, int, int, int]  # machine, device type, devices, tied part of the requested shape or -1
@@ -25,8 +24,9 @@ Place = tuple[int, int, int, int]  # machine, device type, devices, tied part of
 
 def bound_alternatives(offer: Offer, cluster: Cluster) -> tuple[BoundShape, ...]:
     """Return the alternatives that a cluster can ever hold, in its numbers."""
-    shapes = tuple(requested(shape, cluster) for shape in offer.alternatives)
-    return bind_fitting(replace(offer, alternatives=shapes), cluster)
+    return tuple(
+        bind(requested(one, cluster), cluster) for one in offer.alternatives if fits_ever(one, cluster)
+    )
 
 
 def fewest_devices(bound: Sequence[BoundShape]) -> int:

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-import numpy as np
-
 from berth import __version__
 from berth.report.plots import run_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
@@ -53,9 +51,9 @@ def report_page(played: Sequence[PolicyRun], notes: Sequence[str]) -> str:
     return page(f"berth: {run.trace.source} on {run.cluster.name}", body, data, "report")
 
 
-def page(title: str, body: str, data: dict[str, Any], script: str) -> str:
-    """Return a document with a body, its data and one of the scripts in assets/."""
-    style, code = _asset("report.css"), _asset("draw.js") + _asset(f"{script}.js")
+def page(title: str, body: str, data: dict[str, Any], script: str, style: str = "") -> str:
+    """Return a document with a body, its data, one of the scripts in assets/ and rules of style of its own."""
+    style, code = _asset("report.css") + style, _asset("draw.js") + _asset(f"{script}.js")
     policy = f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(code)}"
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -139,8 +137,3 @@ def _table(results: Sequence[Summary], names: Sequence[str]) -> str:
         f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )
-
-
-def heat_colour(ratio: float) -> int:
-    """A shade from -4 (much better) to 4 (much worse) for a ratio, by equal steps of its logarithm."""
-    return int(np.clip(round(float(np.log(ratio)) / np.log(1.12)), -4, 4))

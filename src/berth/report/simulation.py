@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from berth.report.terminal import table
-from berth.simulate.comparison import METRICS as COMPARED
+from berth.simulate.compared import COMPARED, Unit
 from berth.simulate.comparison import Comparison, Difference
 from berth.simulate.metrics import Summary
 from berth.units import format_seconds
@@ -43,6 +43,10 @@ def _percent(share: float) -> str:
     return f"{share:.1%}"
 
 
+def _ratio(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
 def _whole(count: float) -> str:
     return f"{count:,.0f}"
 
@@ -61,17 +65,23 @@ METRICS = (
     Metric("p99 JCT", "p99", lambda s: s.p99_jct_s, format_seconds, True),
     Metric("makespan", "makespan", lambda s: s.makespan_s, format_seconds, True),
     Metric("mean wait", "mean wait", lambda s: s.mean_wait_s, format_seconds, True),
+    Metric("p95 wait", "p95 wait", lambda s: s.p95_wait_s, format_seconds, True),
     Metric("p99 wait", "p99 wait", lambda s: s.p99_wait_s, format_seconds, True),
+    Metric("mean slowdown", "slowdown", lambda s: s.mean_slowdown, _ratio, True),
+    Metric("p95 slowdown", "p95 slowdown", lambda s: s.p95_slowdown, _ratio, True),
+    Metric("fairness (Jain)", "fairness", lambda s: s.fairness, _ratio),
+    Metric("goodput", "goodput", lambda s: s.goodput, _percent),
     Metric("GPU use", "GPU use", lambda s: s.gpu_utilisation, _percent),
     Metric("fragmentation", "fragm.", lambda s: s.fragmentation, _percent, True),
     Metric("exposed comm. GPU-h", "comm. GPU-h", lambda s: s.exposed_comm_gpu_s, _hours, True),
+    Metric("comm. of a job", "comm.", lambda s: s.mean_comm_s, format_seconds, True),
     Metric("evictions", "evicted", lambda s: s.evictions, _whole, True),
     Metric("moves", "moved", lambda s: s.moves, _whole),
     Metric("lost GPU-h", "lost GPU-h", lambda s: s.lost_gpu_s, _hours, True),
     Metric("cost", "cost", lambda s: s.cost_usd, _dollars, True),
 )
 _UPPER = ("mean JCT", "p50", "p95", "p99", "makespan", "mean wait", "p99 wait")
-_LOWER = ("GPU use", "fragm.", "comm. GPU-h", "evicted", "lost GPU-h", "cost")
+_LOWER = ("goodput", "fragm.", "comm. GPU-h", "evicted", "lost GPU-h", "cost")
 
 
 def metrics_of(results: Sequence[Summary]) -> list[Metric]:
@@ -179,29 +189,63 @@ def print_notes(out: Console, notes: Sequence[str]) -> None:
         out.print(text, markup=False)
 
 
-def print_comparison(out: Console, found: Comparison, notes: Sequence[str]) -> None:
-    """A table per policy, and a sentence for each metric."""
+def print_comparison(
+    out: Console, found: Comparison, notes: Sequence[str], files: Sequence[str] = ()
+) -> None:
+    """A table per policy, and a sentence about all of its metrics."""
     policies = [result.policy for result in found.results[0]]
     names, legend = labels(policies)
     for at, policy in enumerate(policies[1:], start=1):
         mine = [one for one in found.differences if one.policy == policy]
         out.print(Text(f"{names[at]} against {names[0]}", style="bold"))
         columns = ["", names[0], names[at], "change", "95 % interval", ""]
-        out.print(table("", columns, [_difference_row(one) for one in mine]))
-        if all(one.verdict in ("within noise", "the same") for one in mine):
-            out.print(f"No difference between {names[at]} and {names[0]} is shown.", markup=False)
+        out.print(table("", columns, [difference_row(one) for one in mine]))
+        out.print(comparison_verdict(mine, names[at], names[0]), markup=False, soft_wrap=True)
     for line in legend:
         out.print(line, markup=False, soft_wrap=True)
     seeds = [f"seeds of the failures: {', '.join(map(str, found.fault_seeds))}"] if found.fault_seeds else []
     print_notes(out, [found.how, *seeds, *notes])
+    for file in files:
+        out.print(f"wrote {file}", markup=False, soft_wrap=True)
 
 
-def _difference_row(one: Difference) -> list[str]:
-    interval = "none" if one.low is None or one.high is None else f"{_change(one.low)} .. {_change(one.high)}"
-    values = format_seconds(one.against_s), format_seconds(one.value_s)
-    return [COMPARED[one.metric], *values, _change(one.ratio), interval, one.verdict]
+def comparison_verdict(differences: Sequence[Difference], name: str, base: str) -> str:
+    """Return one sentence: in which metrics a policy is better than the first, and in which worse."""
+    better, worse = (
+        [f"{COMPARED[one.metric].name} ({_change(one.ratio)})" for one in differences if one.verdict == word]
+        for word in ("better", "worse")
+    )
+    if any(one.verdict == "no interval" for one in differences):
+        return f"Too few traces to say whether {name} is better than {base}."
+    if not better and not worse:
+        return f"No difference between {name} and {base} is shown."
+    parts = [f"better in {', '.join(better)}"] if better else []
+    parts += [f"worse in {', '.join(worse)}"] if worse else []
+    return f"{name} against {base}: {'; '.join(parts)}; the rest is within noise."
+
+
+def difference_row(one: Difference) -> list[str]:
+    """Metric, both values, change, interval and verdict, as printed."""
+    interval = (
+        "none"
+        if one.low is None or one.high is None
+        else f"{_percent_change(one.low)} .. {_change(one.high)}"
+    )
+    metric = COMPARED[one.metric]
+    values = format_metric(metric.unit, one.against_value), format_metric(metric.unit, one.value)
+    return [metric.name, *values, _change(one.ratio), interval, one.verdict]
+
+
+def format_metric(unit: Unit, value: float) -> str:
+    """A figure as reports print it."""
+    texts: dict[Unit, Callable[[float], str]] = {"s": format_seconds, "share": _percent, "ratio": _ratio}
+    return texts[unit](value)
 
 
 def _change(ratio: float) -> str:
     """A ratio as a signed percentage."""
-    return f"{100 * (ratio - 1):+.1f} %"
+    return f"{_percent_change(ratio)} %"
+
+
+def _percent_change(ratio: float) -> str:
+    return f"{100 * (ratio - 1):+.1f}"

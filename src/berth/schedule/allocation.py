@@ -139,6 +139,6 @@ def requeue(world: World, hooks: Hooks, row: int, now: float, reason: int) -> No
     job.queued_since_s = job.last_eviction_s = now
     job.evictions += 1
     job.reason, job.waits_for_tier, job.until_s, job.saves_s = reason, job.nearest_tier, now, 0.0
-    job.explained_s = now
+    job.explained_s, job.other_shape = now, -1
     set_order(world, hooks, row, now)
     enqueue(world, row)

@@ -28,7 +28,7 @@ from berth.schedule.reservation import (
     available_to_some,
     close_reservation,
     open_reservation,
-    outranks_reservation,
+    passes_reservation,
     running_by_end,
     soonest_place,
 )
@@ -53,7 +53,7 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
         job = world.jobs[row]
         i += 1
         started = False
-        opens = outranks_reservation(world, row)
+        opens = passes_reservation(world, row)
         open_reservation(world, opens)
         plain = not job.vector and job.shape_count <= 1  # of several shapes, one that fits is chosen instead
         if (

@@ -11,7 +11,7 @@ import numpy as np
 from berth.native.kernels import kernel
 from berth.schedule.claims import cancel_claim
 from berth.schedule.records import Array, World, places_of
-from berth.schedule.shapes import claim_for
+from berth.schedule.shapes import claim_for, claim_shape
 
 
 @kernel
@@ -21,18 +21,32 @@ def may_send(world: World, row: int, device_type: int, tier: int, group: int) ->
     An idle link may be used. One other gang is joined only by a message much smaller than its own, which
     delays it little; two are never joined (AdaDUAL, arXiv 2002.10105).
     """
-    job = world.jobs[row]
-    if job.message_bytes <= 0.0:
+    message_bytes = world.jobs[row].message_bytes
+    if message_bytes <= 0.0:
         return True
+    return may_join(world, claim_for(world, row, device_type, tier, group), message_bytes, tier)
+
+
+@kernel
+def shape_may_send(world: World, number: int, tier: int, group: int) -> bool:
+    """The same for a job that would start in a shape."""
+    message_bytes = world.shapes[number].message_bytes
+    if message_bytes <= 0.0:
+        return True
+    return may_join(world, claim_shape(world, number, tier, group), message_bytes, tier)
+
+
+@kernel
+def may_join(world: World, claim: int, message_bytes: float, tier: int) -> bool:
+    """Whether a gang with these places, which are cancelled, may send over the links that they share with others."""
     senders, messages = links_in_use(world)
-    claim = claim_for(world, row, device_type, tier, group)
     allowed = True
     for place in places_of(world, claim):
         for level in range(tier):
             number = world.hosts[place.host].group[level]
             if senders[level, number] > 0:
                 alone = senders[level, number] == 1
-                ratio = job.message_bytes / messages[level, number]
+                ratio = message_bytes / messages[level, number]
                 allowed = allowed and alone and ratio < world.rules[0].link_ratio
     cancel_claim(world, claim)
     return allowed

@@ -33,7 +33,7 @@ def find_place_for(world: World, row: int, allowed_tier: int, open_: bool) -> tu
     for searches that count reserved devices (`open_`) and for those that do not.
     """
     job, state = world.jobs[row], world.state[0]
-    if job.vector:
+    if job.shape >= 0:
         return find_place_for_shape(world, row, allowed_tier, open_)
     failed = world.demands[job.demand].failed_open if open_ else world.demands[job.demand].failed
     epoch = state.search_epoch
@@ -56,13 +56,17 @@ def find_place_for(world: World, row: int, allowed_tier: int, open_: bool) -> tu
 
 @kernel
 def find_place_for_shape(world: World, row: int, allowed_tier: int, open_: bool) -> tuple[int, int, int]:
-    """The same for a job with parts, in the shape that its record describes."""
+    """The same for a job with parts or alternatives, in the shape that its record describes.
+
+    Its row of `World.demands` is that of its smallest shape: what failed is kept with each shape.
+    """
     if exceeds_quota(world, row):
         return -1, -1, -1
+    device_type = max(0, world.jobs[row].device_type)
     tier, group = find_shape(world, world.jobs[row].shape, allowed_tier, open_)
-    if tier < 0 or (limited_links(world, tier) and not may_send(world, row, 0, tier, group)):
+    if tier < 0 or (limited_links(world, tier) and not may_send(world, row, device_type, tier, group)):
         return -1, -1, -1
-    return 0, tier, group
+    return device_type, tier, group
 
 
 @inlined

@@ -15,9 +15,16 @@ from berth.schedule.progress import advance_progress
 from berth.schedule.queue import drop_started, precedes, set_bound, set_order, smallest_demand, sort_rows
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World
-from berth.schedule.reservation import close_reservation, open_reservation
+from berth.schedule.reservation import close_reservation, may_use_reserved, open_reservation, set_mask
 from berth.schedule.shape_choice import begin_choices, choose
-from berth.schedule.start_waiting import allowed_tier_of, backfill, explain_wait, start_reason, wake_time_of
+from berth.schedule.start_waiting import (
+    allowed_tier_of,
+    backfill,
+    explain_wait,
+    reserve_from_job,
+    start_reason,
+    wake_time_of,
+)
 
 
 @indirect
@@ -37,34 +44,36 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     evicted = np.empty(total, np.int64)
     count = 0
     wake, i = math.inf, state.queue_start
+    level, considered = i, i  # rows of the same priority begin at `level`
     state.search_epoch += 1
     begin_choices(world, now)
     while i < state.queue_stop:
         row = waiting[i]
-        if not threatens(world, row, ranked, offered, settled) and state.free < smallest_demand(world):
+        idle = state.free + state.masked
+        if not threatens(world, row, ranked, offered, settled) and idle < smallest_demand(world):
             break
-        i += 1
         while settled < total and not precedes(jobs[row], jobs[ranked[settled]]):
             count = settle(world, ranked[settled], evicted, count)
             settled += 1
+        level, considered = reserve_from_job(world, i, level, considered, now)
+        i += 1
         allowed_tier = allowed_tier_of(world, hooks, row, now)
-        own = state.reserved_for == row
-        open_reservation(world, own)
-        device_type, tier, group = find_or_choose(world, row, allowed_tier, own, now)
+        opens = may_use_reserved(world, row)
+        open_reservation(world, opens)
+        device_type, tier, group = find_or_choose(world, row, allowed_tier, opens, now)
         # once a job has taken its devices again no other returns its own: it would be asked twice
         while device_type < 0 and threatens(world, row, ranked, offered, settled):
             offered -= 1
             settled = offered
-            return_devices(world, jobs[ranked[offered]].first_place)
-            charge_quota(world, ranked[offered], -jobs[ranked[offered]].gpus)
+            offer_devices(world, ranked[offered], opens)
             if state.free >= jobs[row].gpus:
                 state.search_epoch += 1  # a search that failed before may succeed now
-                device_type, tier, group = find_place_for(world, row, allowed_tier, own)
+                device_type, tier, group = find_place_for(world, row, allowed_tier, opens)
         started = device_type >= 0
         if started:
             start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
-        close_reservation(world, own, row, started)
-        if not started and state.reserved_for >= 0 and not own:
+        close_reservation(world, opens, row, started)
+        if not started and state.reserved_for >= 0 and not opens:
             started = backfill(world, row, allowed_tier, now)
         if not started:
             wake_s = wake_time_of(world, hooks, row, now)
@@ -79,7 +88,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         explain_wait(world, waiting[k], jobs[waiting[k]].waits_for_tier, jobs[waiting[k]].until_s)
     for k in range(count):
         requeue(world, hooks, evicted[k], now, ReasonCode.OUTRANKED)
-    return wake
+    return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
 
 
 @kernel
@@ -145,13 +154,30 @@ def long_running(world: World, rows: Array, now: float) -> Array:
 
 
 @inlined
+def offer_devices(world: World, row: int, open_: bool) -> None:
+    """Lets a running job return its devices for the moment; they are reserved if its group is, unless that is open."""
+    world.jobs[row].returned = 1
+    return_devices(world, world.jobs[row].first_place)
+    charge_quota(world, row, -world.jobs[row].gpus)
+    if world.state[0].reserved_for >= 0 and not open_:
+        set_mask(world, True)
+
+
+@kernel
 def settle(world: World, row: int, evicted: Array, count: int) -> int:
-    """Lets a running job take its returned devices again, or evicts it; returns the number evicted."""
-    claim = world.jobs[row].first_place
+    """Lets a running job take its returned devices again, or evicts it; returns the number evicted.
+
+    What it returned is its own also where it lies in a reserved group.
+    """
+    claim, reserved = world.jobs[row].first_place, world.state[0].reserved_for >= 0
+    world.jobs[row].returned = 0
+    open_reservation(world, reserved)
     keeps = still_free(world, claim) and not exceeds_quota(world, row)
     charge_quota(world, row, world.jobs[row].gpus)
     if keeps:
         reclaim(world, claim)
+    close_reservation(world, reserved, row, False)
+    if keeps:
         return count
     evict(world, row, ReasonCode.OUTRANKED)
     evicted[count] = row

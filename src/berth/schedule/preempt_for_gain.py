@@ -20,8 +20,8 @@ from berth.schedule.reservation import (
     available_to,
     close_reservation,
     is_reserved_from,
+    may_use_reserved,
     open_reservation,
-    outranks_reservation,
     suffices,
 )
 from berth.schedule.shapes import has_devices, holds_tied
@@ -46,7 +46,7 @@ def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
         if gain <= margin * restore_cost_s(world, job.gpus) or exceeds_quota(world, row):
             continue
         tried += 1
-        opens = state.reserved_for == row or outranks_reservation(world, row)
+        opens = may_use_reserved(world, row)
         open_reservation(world, opens)
         started = start_on_leftover(world, i - 1, now) or start_by_eviction(world, hooks, i - 1, gain, now)
         close_reservation(world, opens, row, started)
@@ -182,21 +182,21 @@ def cheapest_group_for_need(world: World, row: int, victims: Array, costs: Array
     job, device_types = world.jobs[row], world.state[0].device_types
     need = world.shapes[job.shape].need
     free, total = np.zeros((world.groups.shape[1], device_types), np.int64), np.zeros(world.groups.shape[1])
+    charged = np.full(world.groups.shape[1], -1)  # the last victim whose cost is counted in each group
     for at in range(len(world.hosts)):
         host = world.hosts[at]
         if not is_reserved_from(world, row, host):
             free[host.group[job.nearest_tier], host.device_type] += host.free
     for k in range(len(victims)):
-        last = -1
         for place in places_of(world, world.jobs[victims[k]].first_place):
             host = world.hosts[place.host]
             number = host.group[job.nearest_tier]
             if host.down or is_reserved_from(world, row, host):
                 continue
             free[number, host.device_type] += place.count
-            if number != last:
+            if charged[number] != k:
                 total[number] += costs[k]
-                last = number
+                charged[number] = k
             if suffices(free[number], need):
                 return number, k + 1, total[number]
     return -1, 0, 0.0

@@ -91,8 +91,7 @@ def enqueue(world: World, row: int) -> None:
 def count_waiting(world: World, row: int, more: int) -> None:
     """Counts a job that joins the queue (1) or leaves it (-1)."""
     world.demands[world.jobs[row].demand].waiting += more
-    if len(world.shapes) > 0:
-        count_demand(world, row, more)
+    count_demand(world, row, more)
 
 
 @kernel

@@ -107,6 +107,7 @@ _PLACEMENT = [
     ("first_place", "i4"),  # head of its list of places
     ("running_index", "i4"),  # its index in `World.running`
     ("in_ending_list", "i4"),
+    ("returned", "i4"),  # within a pass: it runs, but its devices are counted as free for the moment
     ("queued_since_s", "f8"),  # arrival or last eviction
     ("started_s", "f8"),  # start of the current attempt
     ("expected_end_s", "f8"),
@@ -137,6 +138,8 @@ _SHAPE = [  # of a job with parts or alternatives: see shapes.py
     ("vector", "i4"),  # that shape needs several types, or has parts that are tied to a tier
     ("other_shape", "i4"),  # while it waits: the shape in which it could start now; -1: none
     ("reshaped_s", "f8"),  # when a change of its shape was last considered
+    ("deferred_s", "f8"),  # how long it has waited so far though it could have started
+    ("deferred_at_s", "f8"),  # when that was last counted
 ]
 _POLICY = [("policy_state", "f8", (STATE_SLOTS,))]  # the fields of the policy's `Job`, written by `update`
 _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py and the numbers behind it
@@ -166,6 +169,7 @@ INTERNAL_FIELDS = {
     *("spread_row", "classes", "trust_class", "median_work_s"),
     "policy_state",  # which policies read by the names that they declare
     *("first_shape", "shape_count", "shape", "vector", "other_shape", "reshaped_s"),
+    *("deferred_s", "deferred_at_s", "returned"),
     *("order_key", "tie_break", "demand", "first_place", "running_index", "in_ending_list", "traffic_row"),
     *(
         "expected_end_s",
@@ -365,6 +369,13 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("mean_waiting", "f8", (MAX_DEVICE_TYPES,)),  # the same over time
         ("wanted", "i8", (MAX_DEVICE_TYPES,)),  # devices of it that those jobs would take, times SHARES
         (
+            "waiting_below",
+            "i8",
+            (MAX_DEVICE_TYPES,),
+        ),  # those of `waiting_for` whose priority is too low to count
+        ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
+        ("priced_for", "i8"),  # the priority for which prices were set
+        (
             "price_s",
             "f8",
             (MAX_DEVICE_TYPES,),
@@ -374,6 +385,10 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("looked_ahead", "i8"),  # jobs of this pass for which ends of running jobs were looked at
         ("ends", "i8"),  # rows of `ending` that are in order as of `ends_s`
         ("ends_s", "f8"),
+        (
+            "choice_wake_s",
+            "f8",
+        ),  # when a job of this pass that waits for a better shape gives up, if nothing happens
     ],
     align=True,
 )

@@ -20,12 +20,11 @@ from berth.schedule.queue import dequeue_at, drop_started, smallest_demand
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.reservation import (
-    EVERY_JOB,
     available_to_some,
     close_reservation,
     is_reserved_from,
     open_reservation,
-    outranks_reservation,
+    passes_reservation,
     reserve,
     running_by_end,
     soonest_place,
@@ -48,7 +47,7 @@ def relax_locality(world: World, hooks: Hooks, now: float) -> None:
     while i < state.queue_stop and available_to_some(world) >= smallest_demand(world):
         row = waiting[i]
         i += 1
-        opens = outranks_reservation(world, row)
+        opens = passes_reservation(world, row)
         open_reservation(world, opens)
         started = start_relaxed(world, hooks, row, rows, opens, now)
         close_reservation(world, opens, row, started)
@@ -130,7 +129,7 @@ def same_rack_and_type(world: World, free: Array, at: int) -> Array:
 def reserve_for_longest_waiting(world: World, hooks: Hooks, now: float) -> None:
     """Starts the job that has waited longest, once over the limit, or reserves a place for it.
 
-    With `reserve_in_order` it is the first in order of those over the limit.
+    With `reserve_in_order` it is the first in order of those over the limit. Higher priorities may still use the place.
     """
     state, rules, waiting = world.state[0], world.rules[0], world.waiting
     longest, at = now - rules.reserve_after_s, -1
@@ -153,4 +152,4 @@ def reserve_for_longest_waiting(world: World, hooks: Hooks, now: float) -> None:
     rows = running_by_end(world, now)
     when, group, device_type, spare = soonest_place(world, row, job.nearest_tier, rows, now)
     if group >= 0 and when - now <= rules.reserve_share * (now - job.queued_since_s):
-        reserve(world, row, job.nearest_tier, group, device_type, when, spare, EVERY_JOB)
+        reserve(world, row, job.nearest_tier, group, device_type, when, spare, job.priority + 1)

@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.claims import take_devices
+from berth.schedule.claims import reclaim, return_devices, take_devices
 from berth.schedule.placement import accepts_device_type
 from berth.schedule.progress import advance_progress
+from berth.schedule.queue import precedes
 from berth.schedule.records import Array, JobStatus, World, places_of
+from berth.schedule.rules import Preempt
 
 EVERY_JOB = 1 << 40  # above every priority
 A_MOMENT_S = 1e-6  # times closer together than this are the same moment, but for rounding
@@ -84,6 +86,8 @@ def first_to_hold(world: World, row: int, tier: int, rows: Array, idle: Array) -
         end_s = world.jobs[rows[i]].expected_end_s
         if end_s > when + A_MOMENT_S:
             break
+        if world.jobs[rows[i]].returned:
+            continue
         for place in places_of(world, world.jobs[rows[i]].first_place):
             host = world.hosts[place.host]
             if not host.down and usable(world, row, host):
@@ -125,6 +129,8 @@ def soonest_for_need(
         return now, best
     for i in range(len(rows)):
         job = world.jobs[rows[i]]
+        if job.returned:
+            continue
         for place in places_of(world, job.first_place):
             host = world.hosts[place.host]
             if need[host.device_type] == 0 or host.down or is_reserved_from(world, row, host):
@@ -174,16 +180,32 @@ def available_to(world: World, row: int, host: Any, device_type: int) -> bool:
 def is_reserved_from(world: World, row: int, host: Any) -> bool:
     """Whether a host is part of what is reserved for another job."""
     state = world.state[0]
-    if state.reserved_for < 0 or state.reserved_for == row or outranks_reservation(world, row):
+    if state.reserved_for < 0 or state.reserved_for == row or passes_reservation(world, row):
         return False
     reserved = host.group[state.reserved_tier] == state.reserved_group
     return reserved and state.reserved_types >> host.device_type & 1 == 1
 
 
 @inlined
-def outranks_reservation(world: World, row: int) -> bool:
-    """Whether a group is reserved, but only from jobs of a lower priority than this one."""
-    return world.state[0].reserved_for >= 0 and world.jobs[row].priority >= world.state[0].reserved_below
+def passes_reservation(world: World, row: int) -> bool:
+    """Whether a group is reserved, but not from this job.
+
+    It is reserved from lower priorities only; and where order preempts, a job of lower priority that can be preempted
+    delays no other: it gives way when the other job can start.
+    """
+    state, job = world.state[0], world.jobs[row]
+    if state.reserved_for < 0:
+        return False
+    gives_way = job.preemptible and world.rules[0].preempt == Preempt.BY_ORDER
+    return job.priority >= state.reserved_below or (
+        gives_way and job.priority < world.jobs[state.reserved_for].priority
+    )
+
+
+@inlined
+def may_use_reserved(world: World, row: int) -> bool:
+    """Whether a job may use the reserved devices: it is for this job, or not from it."""
+    return world.state[0].reserved_for == row or passes_reservation(world, row)
 
 
 @inlined
@@ -212,8 +234,20 @@ def reserve(
 
 @kernel
 def reserve_soonest(world: World, row: int, tier: int, below: int, now: float) -> None:
-    """Reserves the place where a job can start soonest."""
-    until_s, group, device_type, spare = soonest_place(world, row, tier, running_by_end(world, now), now)
+    """Reserves the place where a job can start soonest; where order preempts, later jobs give way to it."""
+    rows = running_by_end(world, now)
+    gives_way = np.zeros(len(rows), np.bool_)
+    if world.rules[0].preempt == Preempt.BY_ORDER:
+        for i in range(len(rows)):
+            job = world.jobs[rows[i]]
+            if job.preemptible and not job.returned and precedes(world.jobs[row], job):
+                gives_way[i], job.returned = True, 1
+                return_devices(world, job.first_place)
+    until_s, group, device_type, spare = soonest_place(world, row, tier, rows, now)
+    for i in range(len(rows)):
+        if gives_way[i]:
+            world.jobs[rows[i]].returned = 0
+            reclaim(world, world.jobs[rows[i]].first_place)
     if group >= 0:
         reserve(world, row, tier, group, device_type, until_s, spare, below)
 

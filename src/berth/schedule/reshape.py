@@ -13,10 +13,11 @@ from berth.schedule.allocation import assign, charge_quota, record_decision
 from berth.schedule.claims import free_entries, reclaim, return_devices
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
+from berth.schedule.queue import set_order
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Action, World
 from berth.schedule.reservation import A_MOMENT_S
-from berth.schedule.scarcity import price_of
+from berth.schedule.scarcity import NO_PRIORITY, price_of, set_prices
 from berth.schedule.shape_choice import over_quota, remaining_in, take_shape
 from berth.schedule.shapes import claim_shape, find_shape
 from berth.schedule.totals import charge_user
@@ -28,6 +29,7 @@ _MIN_RUN_S = 600.0  # since its last start, and since a change was last consider
 def reshape(world: World, hooks: Hooks, now: float) -> float:
     """Changes running jobs to better shapes or places; returns when to look again for jobs that wait."""
     state, changed = world.state[0], False
+    state.priced_for = NO_PRIORITY
     for i in range(state.running):
         row = world.running[i]
         job = world.jobs[row]
@@ -38,7 +40,11 @@ def reshape(world: World, hooks: Hooks, now: float) -> float:
             continue
         job.reshaped_s = now
         advance_progress(job, now)
-        changed |= change_shape(world, row, now)
+        if job.priority != state.priced_for:
+            set_prices(world, job.priority)
+        if change_shape(world, row, now):
+            set_order(world, hooks, row, now)
+            world.bound[0].valid, changed = 0, True  # it may go later now
     return now + A_MOMENT_S if changed and state.queue_start < state.queue_stop else math.inf
 
 

@@ -11,36 +11,43 @@ from __future__ import annotations
 from typing import Any
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.records import MAX_DEVICE_TYPES, World
+from berth.schedule.records import MAX_DEVICE_TYPES, Array, JobStatus, World
 
 SHARES = 840  # a job that accepts n types counts 840 / n for each; every n up to 8 divides it
+NO_PRIORITY = -(1 << 40)
 _AVERAGED_S = 3600.0
 
 
 @kernel
 def count_demand(world: World, row: int, more: int) -> None:
-    """Counts a job among those that wait for a type, by the share of its shapes, or of its types, that this is."""
-    state, job = world.state[0], world.jobs[row]
+    """Counts a job among those that wait for a type."""
+    add_demand(world, row, more, world.state[0].waiting_for, world.state[0].wanted)
+
+
+@kernel
+def add_demand(world: World, row: int, more: int, waiting: Array, wanted: Array) -> None:
+    """Adds a job to the jobs and devices of each type, by the share of its shapes, or of its types, that this is."""
+    device_types, job = world.state[0].device_types, world.jobs[row]
     if job.shape >= 0:
+        share = more * (SHARES // job.shape_count)
         for number in range(job.first_shape, job.first_shape + job.shape_count):
-            for device_type in range(state.device_types):
-                share = more * (SHARES // job.shape_count)
+            for device_type in range(device_types):
                 if world.shapes[number].need[device_type] > 0:
-                    state.waiting_for[device_type] += share
-                    state.wanted[device_type] += share * world.shapes[number].need[device_type]
+                    waiting[device_type] += share
+                    wanted[device_type] += share * world.shapes[number].need[device_type]
         return
     types = 0
-    for device_type in range(state.device_types):
+    for device_type in range(device_types):
         types += job.device_type_mask >> device_type & 1
-    for device_type in range(state.device_types):
+    for device_type in range(device_types):
         if job.device_type_mask >> device_type & 1:
-            state.waiting_for[device_type] += more * (SHARES // types)
-            state.wanted[device_type] += more * (SHARES // types) * job.gpus
+            waiting[device_type] += more * (SHARES // types)
+            wanted[device_type] += more * (SHARES // types) * job.gpus
 
 
 @kernel
 def update_prices(world: World, now: float) -> None:
-    """Averages the demand for each type up to now, and sets its price."""
+    """Averages the demand for each type up to now."""
     state = world.state[0]
     span = now - state.priced_s
     weight = span / (span + _AVERAGED_S) if span > 0 else 0.0
@@ -48,8 +55,24 @@ def update_prices(world: World, now: float) -> None:
     for device_type in range(state.device_types):
         waiting = state.waiting_for[device_type] / SHARES
         state.mean_waiting[device_type] += weight * (waiting - state.mean_waiting[device_type])
+
+
+@kernel
+def set_prices(world: World, priority: int) -> None:
+    """Sets the price of each type for jobs of a priority: those below it may be delayed and do not count."""
+    state = world.state[0]
+    state.priced_for = priority
+    for device_type in range(state.device_types):
+        state.waiting_below[device_type] = state.wanted_below[device_type] = 0
+    at = state.queue_stop - 1
+    while at >= state.queue_start and world.jobs[world.waiting[at]].priority < priority:
+        if world.jobs[world.waiting[at]].state == JobStatus.WAITING:
+            add_demand(world, world.waiting[at], 1, state.waiting_below, state.wanted_below)
+        at -= 1
+    for device_type in range(state.device_types):
         free = world.groups[world.groups.shape[0] - 1, 0].free[device_type]
-        lacking = min(1.0, state.wanted[device_type] / SHARES / max(1, free))
+        wanted = (state.wanted[device_type] - state.wanted_below[device_type]) / SHARES
+        lacking = min(1.0, wanted / max(1, free))
         state.price_s[device_type] = lacking**4 / max(1, world.cluster[0].devices[device_type])
 
 
@@ -59,7 +82,11 @@ def price_of(world: World, shape: Any, own_mask: int) -> float:
     state, total = world.state[0], 0.0
     for device_type in range(MAX_DEVICE_TYPES):
         if shape.need[device_type] > 0:
-            others = state.waiting_for[device_type] / SHARES - (own_mask >> device_type & 1)
-            waiting = max(0.0, 0.5 * (others + state.mean_waiting[device_type]))
+            waiting = state.waiting_for[device_type] - state.waiting_below[device_type]
+            share = (
+                waiting / max(1, state.waiting_for[device_type]) if state.waiting_below[device_type] else 1.0
+            )
+            others = waiting / SHARES - (own_mask >> device_type & 1)
+            waiting = max(0.0, 0.5 * (others + share * state.mean_waiting[device_type]))
             total += shape.need[device_type] * waiting * state.price_s[device_type]
     return total

@@ -3,7 +3,8 @@
 A shape that fits now costs the seconds until the job would end in it, and for every second of that what its devices
 cost the jobs that wait (scarcity.py). A shape that does not fit now costs its look-ahead wait beside. The job starts
 if the cheapest of all fits now. Otherwise it waits, its record describes what it waits for, and the next pass
-chooses again: nothing is fixed before it starts.
+chooses again: nothing is fixed before it starts. What a job has waited in this way counts against waiting on, and it
+never waits longer in all than it would have run: a better shape that others take again and again is given up.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ from __future__ import annotations
 import math
 
 from berth.native.kernels import inlined, kernel
+from berth.schedule.links import shape_may_send
+from berth.schedule.placement import limited_links
 from berth.schedule.progress import restore_cost_s
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import MAX_DEVICE_TYPES, MAX_TIERS, JobStatus, World
-from berth.schedule.reservation import running_by_end, soonest_for_need
-from berth.schedule.scarcity import price_of, update_prices
+from berth.schedule.reservation import A_MOMENT_S, running_by_end, soonest_for_need
+from berth.schedule.scarcity import price_of, set_prices, update_prices
 from berth.schedule.shapes import find_shape, has_failed
 
 _MAX_LOOKS = 16  # jobs of a pass for which the look-ahead wait is computed; those behind start where they fit
@@ -28,7 +31,9 @@ def begin_choices(world: World, now: float) -> None:
         return
     state = world.state[0]
     update_prices(world, now)
-    state.looked_ahead, state.ends_s = 0, -math.inf
+    if state.queue_start < state.queue_stop:
+        set_prices(world, world.jobs[world.waiting[state.queue_start]].priority)
+    state.looked_ahead, state.ends_s, state.choice_wake_s = 0, -math.inf, math.inf
     for device_type in range(MAX_DEVICE_TYPES):
         state.promised[device_type] = 0
 
@@ -36,14 +41,22 @@ def begin_choices(world: World, now: float) -> None:
 @kernel
 def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     """(tier, group) in which a job should start now, its record then describing the shape; (-1, -1): it waits."""
-    job = world.jobs[row]
+    job, state = world.jobs[row], world.state[0]
+    if job.priority != state.priced_for:
+        set_prices(world, job.priority)
+    if job.other_shape >= 0:
+        job.deferred_s += now - max(job.deferred_at_s, job.queued_since_s)
+    job.deferred_at_s = now
     shape, tier, group, cost_s = best_now(world, row, open_)
-    better, when = best_later(world, row, cost_s, now) if shape >= 0 else (-1, now)
+    better, when, wait_s = -1, now, 0.0
+    if shape >= 0:
+        wait_s = run_s(world, row, shape, tier) - job.deferred_s
+        better, when = best_later(world, row, cost_s - job.deferred_s, now) if wait_s > 0.0 else (-1, now)
     if better >= 0:
-        saves_s = 0.0
-        if shape >= 0:
-            near = world.shapes[better].nearest_tier
-            saves_s = run_s(world, row, shape, tier) - run_s(world, row, better, near) - (when - now)
+        near = world.shapes[better].nearest_tier
+        saves_s = run_s(world, row, shape, tier) - run_s(world, row, better, near) - (when - now)
+        wait_s = min(wait_s, cost_s - job.deferred_s - cost_of(world, row, better, near))
+        state.choice_wake_s = min(state.choice_wake_s, now + max(A_MOMENT_S, wait_s))
         take_shape(world, row, better)
         promise(world, better)
         job.other_shape, job.reason, job.waits_for_tier = shape, ReasonCode.WAITS_FOR_SHAPE, job.nearest_tier
@@ -82,6 +95,8 @@ def best_now(world: World, row: int, open_: bool) -> tuple[int, int, int, float]
         if cost_of(world, row, number, shape.nearest_tier) >= least_s:
             continue
         tier, group = find_shape(world, number, shape.widest_tier, open_)
+        if limited_links(world, tier) and not shape_may_send(world, number, tier, group):
+            continue
         if tier >= 0:
             cost_s = cost_of(world, row, number, tier)
             if cost_s < least_s:

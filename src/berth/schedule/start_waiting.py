@@ -10,7 +10,13 @@ import numpy as np
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import start_job
 from berth.schedule.balance import best_shape, free_per_host, sensitive_to_imbalance, slowdown_by_imbalance
-from berth.schedule.placement import accepts_device_type, exceeds_quota, find_place_for, nearest_place
+from berth.schedule.placement import (
+    accepts_device_type,
+    device_types_of,
+    exceeds_quota,
+    find_place_for,
+    nearest_place,
+)
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import restore_cost_s
 from berth.schedule.queue import drop_started, set_order, smallest_demand, sort_rows
@@ -19,13 +25,15 @@ from berth.schedule.records import JobStatus, World
 from berth.schedule.reservation import (
     A_MOMENT_S,
     EVERY_JOB,
+    cancel_reservation,
     close_reservation,
+    may_use_reserved,
     open_reservation,
     reserve_soonest,
 )
 from berth.schedule.rules import Blocked, Preempt
 from berth.schedule.shape_choice import begin_choices, choose
-from berth.schedule.shapes import has_devices
+from berth.schedule.shapes import find_vector, has_devices
 from berth.schedule.totals import update_totals
 
 
@@ -79,29 +87,25 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
     begin_choices(world, now)
     wake, i = math.inf, state.queue_start
     smallest = smallest_demand(world)
-    priority, considered = EVERY_JOB, state.queue_start
+    level, considered = i, i  # rows of the same priority begin at `level`
     ranks_by_cluster = world.rules[0].ranks_by_cluster
     while i < state.queue_stop and state.free + state.masked >= smallest:
         row = waiting[i]
-        if world.jobs[row].priority < priority:
-            priority = world.jobs[row].priority
-            # where order preempts, it takes the place of a job of lower priority if any can be preempted
-            if blocked == Blocked.SKIP and (not by_order or state.preemptible == 0):
-                considered = reserve_from_lower(world, considered, i, now)
+        if blocked == Blocked.SKIP:
+            level, considered = reserve_from_job(world, i, level, considered, now)
         i += 1
         allowed_tier = allowed_tier_of(world, hooks, row, now)
         started = start_in_order(world, row, allowed_tier, now)
         if started:
             smallest = smallest_demand(world)
-        elif state.reserved_for >= 0 and state.reserved_for != row:
+        elif state.reserved_for >= 0 and not may_use_reserved(world, row):
             started = backfill(world, row, allowed_tier, now)
         if started:
             if ranks_by_cluster:  # its user holds more now: consider all jobs again, in their new order
                 state.search_epoch += 1
                 drop_started(world, i)
                 sort_by_order(world, hooks, now)
-                i = considered = state.queue_start
-                priority = EVERY_JOB
+                i = level = considered = state.queue_start
             continue
         own = wake_time_of(world, hooks, row, now)
         wake = min(wake, own)
@@ -114,7 +118,7 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
         elif blocked == Blocked.BACKFILL and state.reserved_for < 0:
             reserve_soonest(world, row, allowed_tier, EVERY_JOB, now)
     drop_started(world, i)
-    return wake
+    return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
 
 
 @inlined
@@ -122,10 +126,14 @@ def start_in_order(world: World, row: int, allowed_tier: int, now: float) -> boo
     """Starts a job if there is a place for it that is not reserved for another."""
     if world.jobs[row].shape_count > 1:
         return start_chosen(world, row, now)
-    rules = world.rules[0]
-    own = world.state[0].reserved_for == row
-    open_reservation(world, own)
-    device_type, tier, group = find_place_for(world, row, allowed_tier, own)
+    rules, state, job = world.rules[0], world.state[0], world.jobs[row]
+    own, opens = state.reserved_for == row, may_use_reserved(world, row)
+    failed = world.demands[job.demand].failed_open
+    known = job.shape < 0 and failed[job.device_type + 1, allowed_tier] == state.search_epoch
+    if opens and (job.gpus > state.free + state.masked or known):
+        return False  # without looking through the reserved group
+    open_reservation(world, opens)
+    device_type, tier, group = find_place_for(world, row, allowed_tier, opens)
     started = device_type >= 0
     if started and tier == 1 and rules.relax_locality and not own:
         # whether it takes a place with a bad shape is decided by relax_locality
@@ -133,20 +141,35 @@ def start_in_order(world: World, row: int, allowed_tier: int, now: float) -> boo
         started = slowdown <= 1.0 + rules.imbalance_tolerance
     if started:
         start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
-    close_reservation(world, own, row, started)
+    close_reservation(world, opens, row, started)
     return started
 
 
 @kernel
 def start_chosen(world: World, row: int, now: float) -> bool:
     """Starts a job in the shape and place that are best for all, unless waiting for another is."""
-    own = world.state[0].reserved_for == row
-    open_reservation(world, own)
-    tier, group = choose(world, row, own, now)
+    opens = may_use_reserved(world, row)
+    open_reservation(world, opens)
+    tier, group = choose(world, row, opens, now)
     if tier >= 0:
         start_job(world, row, world.jobs[row].device_type, tier, group, now, ReasonCode.CHOSEN)
-    close_reservation(world, own, row, tier >= 0)
+    close_reservation(world, opens, row, tier >= 0)
     return tier >= 0
+
+
+@inlined
+def reserve_from_job(world: World, at: int, level: int, considered: int, now: float) -> tuple[int, int]:
+    """Reserves a place for a higher priority that waits, before the job at one index of the queue is considered.
+
+    Returns where jobs of its priority begin, and how far down the queue a place was looked for. Where order preempts,
+    a job that gives way delays no other.
+    """
+    job, by_order = world.jobs[world.waiting[at]], world.rules[0].preempt == Preempt.BY_ORDER
+    if job.priority < world.jobs[world.waiting[level]].priority:
+        level = at
+    if not (by_order and job.preemptible):
+        considered = reserve_from_lower(world, considered, level, now)
+    return level, considered
 
 
 @kernel
@@ -154,14 +177,20 @@ def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> 
     """Reserves a place for the first job that does not fit, before jobs of lower priority are considered.
 
     Jobs of equal priority may overtake each other where the policy says so; a job of lower priority only where
-    that does not delay the first. Returns how far down the queue a place was looked for: a job that finds none
-    now finds none later in this pass.
+    that does not delay the first. A place that is held for a lower priority is given up for it. Returns how far down
+    the queue a place was looked for: a job that finds none now finds none later in this pass.
     """
-    while considered < stop and world.state[0].reserved_for < 0:
+    state = world.state[0]
+    while considered < stop:
         row = world.waiting[considered]
-        considered += 1
         job = world.jobs[row]
+        if state.reserved_for >= 0 and world.jobs[state.reserved_for].priority >= job.priority:
+            break
+        considered += 1
         if job.state == JobStatus.WAITING and not exceeds_quota(world, row):
+            if state.reserved_for >= 0:
+                cancel_reservation(world)
+                state.search_epoch += 1  # a search that failed before may succeed now
             reserve_soonest(world, row, job.waits_for_tier, job.priority, now)
     return considered
 
@@ -176,7 +205,8 @@ def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
     )
     if job.gpus > state.free + state.masked or (not in_time and job.gpus > state.reserved_spare):
         return False
-    if world.demands[job.demand].failed_open[job.device_type + 1, allowed_tier] == state.search_epoch:
+    failed = world.demands[job.demand].failed_open
+    if job.shape < 0 and failed[job.device_type + 1, allowed_tier] == state.search_epoch:
         return False
     open_reservation(world, True)
     device_type, tier, group = find_place_for(world, row, allowed_tier, True)
@@ -242,34 +272,52 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
         quota = world.quotas[job.quota]
         job.reason = ReasonCode.OVER_QUOTA if quota.used + job.gpus > quota.allowed else ReasonCode.BEHIND
         return
-    top, reserved = world.groups.shape[0] - 1, state.reserved_for >= 0 and state.masked > 0
-    if reserved and state.reserved_for != row and free_with_reserved(world, row, allowed_tier) >= job.gpus:
+    top = world.groups.shape[0] - 1
+    reserved = state.reserved_for >= 0 and state.masked > 0 and not may_use_reserved(world, row)
+    if reserved and fits_with_reserved(world, row, allowed_tier):
         job.reason = ReasonCode.HELD_FOR_OTHER
     elif world.rules[0].link_ratio < math.inf and nearest_place(world, row, allowed_tier)[0] >= 0:
         job.reason = ReasonCode.LINKS_BUSY
     elif job.vector:
+        open_reservation(world, reserved)
         enough = has_devices(world.groups[top, 0].free, world.shapes[job.shape].need)
+        close_reservation(world, reserved, row, False)
         job.reason = ReasonCode.TOO_SPREAD if enough else ReasonCode.NO_ROOM
-    elif most_free(world, job) >= job.gpus or (reserved and free_with_reserved(world, row, top) >= job.gpus):
+    elif most_free(world, job) >= job.gpus or (reserved and fits_with_reserved(world, row, top)):
         job.reason = ReasonCode.TOO_SPREAD
     else:
         job.reason = ReasonCode.NO_ROOM
 
 
 @kernel
-def free_with_reserved(world: World, row: int, tier: int) -> int:
-    """Free devices of the reserved type, reserved ones included, in that group of a tier around them with most."""
+def fits_with_reserved(world: World, row: int, tier: int) -> bool:
+    """Whether a group of a tier around the reserved devices would hold a job if they were not reserved."""
+    state, job = world.state[0], world.jobs[row]
+    if job.vector:
+        open_reservation(world, True)
+        fits, _ = find_vector(world, world.shapes[job.shape], tier)
+        close_reservation(world, True, row, False)
+        return fits >= 0
+    for device_type in device_types_of(world, job):
+        reserved = state.reserved_types >> device_type & 1 == 1 and accepts_device_type(job, device_type)
+        if reserved and free_with_reserved(world, device_type, tier) >= job.gpus:
+            return True
+    return False
+
+
+@kernel
+def free_with_reserved(world: World, device_type: int, tier: int) -> int:
+    """Free devices of a reserved type, reserved ones included, in that group of a tier around them with most."""
     state = world.state[0]
-    if state.reserved_type < 0 or not accepts_device_type(world.jobs[row], state.reserved_type):
-        return 0
     reserved = world.groups[state.reserved_tier, state.reserved_group]
     best, last, free = 0, -1, 0
     for at in range(reserved.start, reserved.stop):
         host = world.hosts[at]
         if host.group[tier] != last:
             last = host.group[tier]
-            free = world.groups[tier, last].free[state.reserved_type]
-        free += host.masked
+            free = world.groups[tier, last].free[device_type]
+        if host.device_type == device_type:
+            free += host.masked
         best = max(best, free)
     return best
 

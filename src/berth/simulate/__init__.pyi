@@ -6,4 +6,7 @@ from berth.simulate.metrics import summarise as summarise
 from berth.simulate.run import Run as Run
 from berth.simulate.run import Setting as Setting
 from berth.simulate.run import simulate as simulate
+from berth.simulate.sweep import Grid as Grid
+from berth.simulate.sweep import sweep as sweep
+from berth.simulate.sweep import sweep_frame as sweep_frame
 from berth.simulate.trace_source import TraceSource as TraceSource

@@ -12,15 +12,19 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import polars as pl
 
 from berth.arrays import FloatArray
 from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.schedule.policy import Policy
+from berth.simulate.compared import COMPARED
+from berth.simulate.frames import runs_frame
 from berth.simulate.intervals import (
     FEWEST_RESAMPLED,
     FEWEST_SEEDS,
+    has_ratios,
     median_interval,
     paired_ratios,
     resampled_interval,
@@ -32,8 +36,6 @@ from berth.simulate.trace_source import TraceSource
 from berth.workload.resampling import outlasts_blocks, resampled
 from berth.workload.trace import Trace
 
-METRICS = {"mean_jct_s": "mean JCT", "p99_jct_s": "p99 JCT", "makespan_s": "makespan"}
-
 Method = Literal["seeds", "resampled"]
 Verdict = Literal["better", "worse", "within noise", "the same", "no interval"]
 
@@ -43,13 +45,13 @@ DEFAULT_SEEDS: dict[Method, int] = {"seeds": 10, "resampled": FEWEST_RESAMPLED}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One policy against the first in one metric; ratios below 1 are better."""
+    """One policy against the first in one metric of `compared`; ratios below 1 are better where less is."""
 
     policy: str
     against: str
     metric: str
-    value_s: float
-    against_s: float
+    value: float
+    against_value: float
     ratio: float  # over seeds the median of the ratios; of a trace from a file its own
     low: float | None  # of the 95 % interval; None: too few traces
     high: float | None
@@ -71,7 +73,7 @@ class Difference:
             return "the same"
         if self.low <= 1.0 <= self.high:
             return "within noise"
-        return "better" if self.high < 1.0 else "worse"
+        return "better" if (self.high < 1.0) == COMPARED[self.metric].less_is_better else "worse"
 
     def as_json(self) -> dict[str, Any]:
         """Plain data."""
@@ -89,6 +91,17 @@ class Comparison:
     results: tuple[tuple[Summary, ...], ...]  # [seed][policy]
     fault_seeds: tuple[int, ...] = ()  # of the failures at each seed, the same for every policy
     warnings: tuple[str, ...] = ()  # what the intervals do not show
+
+    def frame(self) -> pl.DataFrame:
+        """One row per run: `round`, `fault_seed`, `policy` and every figure of its summary."""
+        return runs_frame(
+            (
+                {"round": number, "fault_seed": self.fault_seeds[number] if self.fault_seeds else None},
+                one.as_json(),
+            )
+            for number, row in enumerate(self.results)
+            for one in row
+        )
 
 
 def compare(
@@ -130,7 +143,7 @@ def compare(
         differences,
         tuple(results),
         _fault_seeds(setting, seeds),
-        _warnings(method, first, differences),
+        (*_warnings(method, first, differences), *_without_ratio(results, differences)),
     )
 
 
@@ -178,10 +191,24 @@ def _differences(method: Method, results: Sequence[Sequence[Summary]]) -> tuple[
     found = []
     for at in range(1, len(results[0])):
         names = results[0][at].policy, results[0][0].policy
-        for metric in METRICS:
+        for metric in COMPARED:
             mine, base = (np.array([getattr(row[i], metric) for row in results]) for i in (at, 0))
-            found.append(_difference(method, names, metric, mine, base))
+            if has_ratios(mine, base):
+                found.append(_difference(method, names, metric, mine, base))
     return tuple(found)
+
+
+def _without_ratio(results: Sequence[Sequence[Summary]], differences: Sequence[Difference]) -> list[str]:
+    """Name the metrics that are 0 on some trace, so that no ratio can be taken."""
+    listed = {(one.policy, one.metric) for one in differences}
+    notes = []
+    for one in results[0][1:]:
+        missing = [metric.name for metric in COMPARED.values() if (one.policy, metric.field) not in listed]
+        if missing:
+            notes.append(
+                f"{one.policy}: no ratio, since one of the two is 0 on a trace: {', '.join(missing)}"
+            )
+    return notes
 
 
 def _difference(
@@ -190,20 +217,20 @@ def _difference(
     """Compare two policies by their figures on each trace."""
     ratios = paired_ratios(mine, base)
     seeds = method == "seeds"
-    value_s, against_s, ratio = (
+    value, against_value, ratio = (
         float(np.median(values) if seeds else values[0]) for values in (mine, base, ratios)
     )
     low, high = (median_interval(ratios) if seeds else resampled_interval(ratios)) or (None, None)
     mean = float(np.exp(np.log(ratios).mean()))
-    return Difference(*names, metric, value_s, against_s, ratio, low, high, mean)
+    return Difference(*names, metric, value, against_value, ratio, low, high, mean)
 
 
 def _warnings(method: Method, trace: Trace, differences: Sequence[Difference]) -> tuple[str, ...]:
     """Return warnings about what the intervals do not show."""
     if method == "seeds":
         return tuple(
-            f"{one.policy}, {METRICS[one.metric]}: the mean change, {100 * (one.mean_ratio - 1):+.1f} %, is outside "
-            "the interval of the median: a few traces differ far more than the rest"
+            f"{one.policy}, {COMPARED[one.metric].name}: the mean change, {100 * (one.mean_ratio - 1):+.1f} %, "
+            "is outside the interval of the median: a few traces differ far more than the rest"
             for one in differences
             if one.uneven
         )

@@ -14,7 +14,7 @@ from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
 from berth.schedule.queue import enqueue, set_order, smallest_demand
 from berth.schedule.reasons import ReasonCode
-from berth.schedule.records import Action, JobStatus, World, places_of
+from berth.schedule.records import Action, EstimateKind, JobStatus, World, places_of
 from berth.schedule.start_waiting import wake_time_of
 from berth.simulate.engine_state import EngineState, Event, FaultKind, Net, NetworkMode
 from berth.simulate.heap import insert, remove
@@ -151,6 +151,8 @@ def start_attempt(
         job.speed = 1.0
     else:
         speed.enter(world, engine, net, row, now)
+    if job.estimate_kind != EstimateKind.TRACKED:
+        refresh_remaining(job, now)  # its index changes at a time that its speed decides
     account.finish_s = finish_time_of(job, now)
     insert(engine, row)
 
@@ -194,7 +196,7 @@ def end_attempt(
 def running_wake(world: World, hooks: Hooks, now: float) -> float:
     """When a running job's order changes by itself, as when it has attained enough service to sink a queue.
 
-    That time does not change while a job runs, so only jobs that start are asked; all of them once it has come.
+    That time does not change while a job runs, so only jobs that start or move are asked; all of them once it has come.
     """
     state = world.state[0]
     if not world.rules[0].wake_running:
@@ -207,7 +209,7 @@ def running_wake(world: World, hooks: Hooks, now: float) -> float:
             state.running_wake_s = min(state.running_wake_s, wake_time_of(world, hooks, row, now))
     else:
         for decision in world.decisions[: state.decisions]:
-            if decision.what == Action.START:
+            if decision.what != Action.EVICT:
                 wake = wake_time_of(world, hooks, decision.job, now)
                 state.running_wake_s = min(state.running_wake_s, wake)
     return state.running_wake_s if state.queue_start < state.queue_stop else math.inf

@@ -30,6 +30,11 @@ def paired_ratios(mine: FloatArray, base: FloatArray) -> FloatArray:
     return np.divide(mine, base, out=np.ones_like(mine), where=base > 0)
 
 
+def has_ratios(mine: FloatArray, base: FloatArray) -> bool:
+    """Return whether the ratio means something on every trace: both above 0, or nowhere a difference."""
+    return bool(np.array_equal(mine, base) or ((mine > 0) & (base > 0)).all())
+
+
 def median_interval(ratios: FloatArray) -> Interval | None:
     """Return the 95 % interval of the median over independent traces; None for fewer than six."""
     from scipy.special import bdtr

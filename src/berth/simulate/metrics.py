@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from berth.arrays import FloatArray
 from berth.schedule.records import JobStatus
 from berth.simulate.engine_state import FaultKind
 from berth.simulate.run import Run
+
+SLOWDOWN_BOUND_S = 10.0  # the bound that studies of batch schedulers use (bounded slowdown)
 
 
 @dataclass(frozen=True)
@@ -26,10 +29,16 @@ class Summary:
     p99_jct_s: float
     makespan_s: float
     mean_wait_s: float
+    p95_wait_s: float
     p99_wait_s: float
+    mean_slowdown: float  # completion time over the duration at the nearest place, see `slowdowns`
+    p95_slowdown: float
+    fairness: float  # Jain's index of the speeds at which jobs were served, 1 / slowdown: 1 is all alike
+    goodput: float  # device-seconds that finished jobs need at their nearest place / those of machines that were up
     gpu_utilisation: float  # device-seconds held by jobs / device-seconds of machines that were up
     fragmentation: float  # share of the same that was free while a job waited that asked for no more
     exposed_comm_gpu_s: float
+    mean_comm_s: float  # exposed communication of a job, on average over finished jobs
     evictions: int
     moves: int
     lost_gpu_s: float
@@ -57,6 +66,8 @@ def summarise(run: Run) -> Summary:
     makespan = float(done["end_s"].max()) - first if len(done) else 0.0
     over = float(run.clock[0]["now"]) if run.unfinished else first + makespan
     up_s = _up_s(run, first, over)
+    needed_s, num_gpu = run.trace.duration_s[finished], run.trace.num_gpu[finished]
+    slow = slowdowns(jct, needed_s)
     price = run.cluster.usd_per_hour
     return Summary(
         policy=run.policy,
@@ -68,10 +79,16 @@ def summarise(run: Run) -> Summary:
         p99_jct_s=_percentile(jct, 99),
         makespan_s=makespan,
         mean_wait_s=_mean(done["waited_s"]),
+        p95_wait_s=_percentile(done["waited_s"], 95),
         p99_wait_s=_percentile(done["waited_s"], 99),
+        mean_slowdown=_mean(slow),
+        p95_slowdown=_percentile(slow, 95),
+        fairness=jain(1 / slow),
+        goodput=float((needed_s * num_gpu).sum()) / up_s if up_s else 0.0,
         gpu_utilisation=_held_s(run) / up_s if up_s else 0.0,
         fragmentation=float(run.clock[0]["idle_wanted_s"]) / up_s if up_s else 0.0,
         exposed_comm_gpu_s=float(accounts["exposed_comm_gpu_s"].sum()),
+        mean_comm_s=_mean(accounts["exposed_comm_gpu_s"] / np.maximum(1, done["gpus"])),
         evictions=int(run.clock[0]["evictions"]),
         moves=int(run.clock[0]["moves"]),
         lost_gpu_s=float(accounts["lost_gpu_s"].sum()),
@@ -84,6 +101,20 @@ def summarise(run: Run) -> Summary:
         unfinished=run.unfinished,
         cpu_s=run.cpu_s,
     )
+
+
+def slowdowns(jct_s: FloatArray, needed_s: FloatArray) -> FloatArray:
+    """Completion times over durations; jobs shorter than 10 s count as that long, and none is faster than 1.
+
+    Without the bound a job of a second that waits for an hour would weigh more than a thousand others.
+    """
+    return np.maximum(1.0, jct_s / np.maximum(needed_s, SLOWDOWN_BOUND_S))
+
+
+def jain(shares: FloatArray) -> float:
+    """Jain's fairness index, (sum x)^2 / (n sum x^2): 1 if all are equal, 1/n if one has everything."""
+    squares = float(shares @ shares)
+    return float(shares.sum()) ** 2 / (len(shares) * squares) if squares else 1.0
 
 
 def _usd_per_million(run: Run, finished: np.ndarray[Any, Any]) -> float | None:

@@ -12,30 +12,36 @@ import itertools
 import json
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import cache
 from multiprocessing import active_children, get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
 from berth.native.cache import fingerprint, policies_fingerprint
 from berth.schedule.policies.registry import load_policy
-from berth.simulate.intervals import FEWEST_SEEDS, median_interval, paired_ratios
+from berth.simulate.faults import parse_faults
+from berth.simulate.frames import runs_frame
+from berth.simulate.intervals import FEWEST_SEEDS, has_ratios, median_interval, paired_ratios
 from berth.simulate.metrics import summarise
 from berth.simulate.outcome import require_finished
 from berth.simulate.reference import reference_device
 from berth.simulate.run import Setting, simulate
 from berth.simulate.trace_source import generate_for
+from berth.workload.arrivals import load_arrivals
 from berth.workload.mix import load_mix
 
 Row = dict[str, Any]  # a cell and its figures
+AT_ONCE = 0.0  # the load of cells whose jobs are all submitted at time 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +61,8 @@ class Cell:
     eviction_large_s: float
     estimate_error: float
     reference_device: str
+    arrivals: str = "poisson"
+    faults: str = ""  # as in --faults; `seed` is added to its own
     code: str = ""
 
     @property
@@ -80,16 +88,29 @@ class Grid:
     eviction_large_s: float = 60.0
     estimate_error: float = 0.0
     reference_device: str | None = None  # None: the cluster's most common GPU
+    arrivals: str = "poisson"  # or bursty, or at-once: all jobs at time 0, at the load `AT_ONCE`
+    faults: str = ""  # such as mtbf=30d,mttr=4h: failures drawn again for each seed
 
     def __post_init__(self) -> None:
         if len(self.policies) < 2:
             raise InputError("a sweep compares policies", hint="give --policy twice, e.g. fifo and srtf")
         if self.seeds < 1 or self.jobs < 2:
             raise InputError("a sweep takes 1 seed and 2 jobs or more")
-        if not all(value > 0 for value in self.loads):
-            raise InputError("loads are above zero")
+        if self.at_once != (self.loads == (AT_ONCE,)) or not (
+            self.at_once or all(value > 0 for value in self.loads)
+        ):
+            raise InputError(
+                "jobs that arrive at once have no load" if self.at_once else "loads are above zero",
+                hint="leave out --load" if self.at_once else None,
+            )
+        parse_faults(self.faults)
         if not all(value >= 1 for value in self.congestions):
             raise InputError("a congestion is below 1", hint="1 is an idle network, 5 one five times slower")
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all jobs are submitted at time 0."""
+        return load_arrivals(self.arrivals).kind == "at-once"
 
     def cells(self) -> list[Cell]:
         """All of them, policy by policy within a trace."""
@@ -109,6 +130,8 @@ class Grid:
                 eviction_large_s=self.eviction_large_s,
                 estimate_error=self.estimate_error,
                 reference_device=reference,
+                arrivals=self.arrivals,
+                faults=self.faults,
                 code=_code(policy),
             )
             for mix, load, congestion, seed, policy in itertools.product(
@@ -131,11 +154,13 @@ def run_cell(cell: Cell) -> Row:
     cluster = load_cluster(cell.cluster)
     asked = {
         "jobs": str(cell.jobs),
-        "load": repr(cell.load),
         "sizes": cell.sizes,
         "durations": cell.durations,
+        "arrivals": cell.arrivals,
         "seed": str(cell.seed),
     }
+    if cell.load != AT_ONCE:
+        asked["load"] = repr(cell.load)
     setting = Setting(
         congestion=cell.congestion,
         mix=load_mix(cell.mix),
@@ -144,6 +169,7 @@ def run_cell(cell: Cell) -> Row:
         reference_device=cell.reference_device,
         eviction_s=cell.eviction_s,
         eviction_large_s=cell.eviction_large_s,
+        fault_spec=parse_faults(cell.faults) if cell.faults else None,
     )
     run = simulate(generate_for(cluster, asked), cluster, load_policy(cell.policy), setting, name=cell.policy)
     return {"cell": asdict(cell), "result": summarise(require_finished(run)).as_json()}
@@ -151,12 +177,19 @@ def run_cell(cell: Cell) -> Row:
 
 def sweep(
     cells: Sequence[Cell],
-    file: Path,
+    file: Path | None = None,
     *,
-    workers: int = 2,
+    workers: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Row]:
-    """Runs the cells that `file` does not hold yet; returns all, in the order asked for."""
+    """Runs the cells that `file` does not hold yet; returns all, in the order asked for.
+
+    Without a file nothing is kept. A program that gives more than one worker needs the usual `if __name__ ==
+    "__main__"`: each worker imports it.
+    """
+    if file is None:
+        with TemporaryDirectory() as scratch:
+            return sweep(cells, Path(scratch) / "cells.jsonl", workers=workers, progress=progress)
     known, whole = read_cells(file)
     keys = [cell.key for cell in cells]
     missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in known}
@@ -171,6 +204,18 @@ def sweep(
             if progress is not None:
                 progress(done, len(cells))
     return [known[key] for key in keys]
+
+
+def sweep_frame(rows: Iterable[Row]) -> pl.DataFrame:
+    """One row per run: everything that went into the cell, its `fault_seed`, and every figure of its summary."""
+    return runs_frame(
+        ({**row["cell"], "fault_seed": _fault_seed(row["cell"])}, row["result"]) for row in rows
+    )
+
+
+def _fault_seed(cell: Mapping[str, Any]) -> int | None:
+    spec = parse_faults(cell["faults"])
+    return spec.at(cell["seed"]).seed if spec.random else None
 
 
 def read_cells(file: Path) -> tuple[dict[str, Row], int]:
@@ -241,7 +286,7 @@ def _ctrl_c_held_back() -> Iterator[None]:
 class Ratio:
     """One policy over another in one cell of the map: the median over all seeds."""
 
-    ratio: float
+    ratio: float | None  # None: one of the two is 0 for some seed
     low: float | None = None  # of the 95 % interval of the median; None: too few seeds
     high: float | None = None
 
@@ -254,6 +299,10 @@ class Ratio:
     def noise(self) -> bool:
         """Whether the interval contains 1; without an interval that is unknown."""
         return self.low is not None and not self.clear
+
+    def better(self, less_is_better: bool) -> bool:
+        """Whether the first policy is better by more than noise."""
+        return self.clear and self.ratio is not None and (self.ratio < 1.0) == less_is_better
 
 
 def ratios(
@@ -268,5 +317,7 @@ def ratios(
             values[cell["policy"]][cell["seed"]] = row["result"][metric]
     seeds = sorted(values[base])
     mine, other = (np.array([values[name][seed] for seed in seeds]) for name in (policy, base))
+    if not has_ratios(mine, other):
+        return Ratio(None)
     each = paired_ratios(mine, other)
     return Ratio(float(np.median(each)), *(median_interval(each) or ()))

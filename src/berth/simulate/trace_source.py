@@ -15,6 +15,7 @@ from berth.workload.flexible import FlexibleSpec, generate_flexible
 from berth.workload.generate import GenerateSpec, generate, with_defaults
 from berth.workload.mix import load_mix
 from berth.workload.reading import read_trace
+from berth.workload.selection import submitted_at_once
 from berth.workload.trace import Trace
 
 PREFIX = "generate:"
@@ -37,6 +38,7 @@ class TraceSource:
     """A trace by its name on the command line."""
 
     text: str
+    at_once: bool = False  # submit all jobs at time 0, whatever the trace says
 
     @property
     def generated(self) -> bool:
@@ -46,9 +48,12 @@ class TraceSource:
     def trace(self, cluster: Cluster, shift: int = 0) -> Trace:
         """The trace; `shift` moves the seed of a generated one."""
         if not self.generated:
-            return _read(self.text)
+            return self._arriving(_read(self.text))
         made = generate_for(cluster, _parse(self.text.removeprefix(PREFIX)), shift)
-        return replace(made, source=self.text)
+        return self._arriving(replace(made, source=self.text))
+
+    def _arriving(self, trace: Trace) -> Trace:
+        return submitted_at_once(trace) if self.at_once else trace
 
 
 def generate_for(cluster: Cluster, options: Mapping[str, str], shift: int = 0) -> Trace:

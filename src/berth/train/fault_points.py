@@ -2,12 +2,16 @@
 
 `BERTH_TRAIN_FAULT="name@3"` kills this process (SIGKILL) at the third passage of a point. Under a launcher,
 `"name@3/worker1"` selects one process, before its first restart, and `"name@3/worker1/parent"` kills the launcher then.
+With `BERTH_TRAIN_FAULT_AFTER=FILE` the kill waits until that file exists, such as the manifest of a checkpoint that is
+written in the background.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
+from pathlib import Path
 
 FAULT_POINTS = (
     "step",
@@ -22,6 +26,7 @@ FAULT_POINTS = (
     "server: step ended",
 )
 VARIABLE = "BERTH_TRAIN_FAULT"
+AFTER = "BERTH_TRAIN_FAULT_AFTER"
 NAME = "BERTH_TRAIN_NAME"  # name and attempt of a process, as `worker1/2`
 
 _passed: dict[str, int] = {}
@@ -37,4 +42,6 @@ def fault_point(name: str) -> None:
     if process and f"{process}/1" != os.environ.get(NAME):
         return
     if point == f"{name}@{_passed[name]}":
+        while AFTER in os.environ and not Path(os.environ[AFTER]).exists():
+            time.sleep(0.01)
         os.kill(os.getppid() if victim == "parent" else os.getpid(), signal.SIGKILL)

@@ -69,6 +69,12 @@ def renumbered(trace: Trace) -> Trace:
     return replace(trace, frame=trace.frame.with_columns(names))
 
 
+def submitted_at_once(trace: Trace) -> Trace:
+    """The same jobs in the same order, all submitted at time 0: a batch."""
+    frame = trace.frame.with_columns(pl.lit(0.0).alias("submit_s"))
+    return replace(trace, frame=frame, notes=(*trace.notes, "all jobs are submitted at time 0"))
+
+
 def _moment(trace: Trace, text: str) -> float:
     """Seconds from the first submission; a date needs a trace that knows the wall clock."""
     try:

@@ -158,6 +158,15 @@ def test_a_unique_prefix_of_an_id_names_the_job(service):
     assert "alpha-1, alpha-2" in several.json()["detail"]
 
 
+def test_a_name_instead_of_an_id_is_answered_with_the_id(service):
+    for job in ("j-1", "j-2"):
+        service.alice.post("/api/v1/jobs", json={"id": job, "spec": JOB["spec"] | {"name": "nightly"}})
+    answer = service.alice.get("/api/v1/jobs/nightly/why")
+    assert answer.status_code == 404
+    assert answer.json()["detail"] == "there is no job 'nightly'; j-1, j-2 have that name"
+    assert answer.json()["hint"] == "use its id: j-1"
+
+
 @pytest.mark.parametrize(
     "name", ["../../secret", "a/../../secret", "..", ".", "a\\..\\b", "a\x00b", "-", "é", ""]
 )

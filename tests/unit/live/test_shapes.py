@@ -210,3 +210,68 @@ def test_a_dry_run_names_the_shape(live):
 def test_what_can_never_run_is_refused(live, more, said):
     with pytest.raises(commands.ConflictError, match=said):
         offer(live, **more)
+
+
+def test_gangs_that_queued_before_the_first_offer_are_counted_once(live):
+    gangs = [live.submit(gpus=8, kind="T4", seconds=100) for _ in range(3)]
+    live.step(1)
+    offer(live, FAST, SLOW)
+    live.step(1)
+    for gang in gangs:
+        live.ask(commands.cancel(gang))
+    live.step(200, times=6)
+    assert not live.state.world.state[0]["waiting_for"].any()
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_cluster_with_other_tiers_starts_and_takes_the_shapes_that_it_knows(live, tmp_path, running):
+    if not running:
+        live.submit(gpus=8, kind="T4", seconds=100_000)
+        live.step(1)
+    job = offer(live, FAST, *([] if not running else [SLOW]))
+    live.step(1)
+    assert live.state_of(job) == ("placed" if running else "queued")
+    renamed = tmp_path / "lab.yaml"
+    names = ("node", "rack", "network")
+    tiers = ", ".join(f"{{name: {name}, bandwidth: 10GB/s}}" for name in names)
+    renamed.write_text(f"tiers: [{tiers}]\n{CLUSTER}")
+    live.restart(cluster=str(renamed))
+    live.step(1, times=40)
+    if running:  # FAST ties a part to `machine`, which is gone; SLOW names no tier that is
+        assert attempt_of(live, job).shape == "slow"
+    else:
+        assert live.state.jobs[job].state == "delayed"
+
+
+def test_the_work_that_is_left_survives_a_cluster_that_can_hold_no_alternative(live, lab, tmp_path):
+    job = offer(live, FAST, SLOW)
+    live.step(100, times=2)
+
+    def units_left() -> float:
+        record = live.state.world.jobs[live.state.jobs[job].row]
+        unit_s = live.state.world.shapes[record["shape"]]["unit_s"] if record["shape_count"] else 1.0
+        return float(record["true_remaining_s"] / unit_s)
+
+    before = units_left()
+    small = tmp_path / "lab.yaml"
+    small.write_text("racks:\n  - machines: [{count: 1, devices: {V100-16: 1}}]\n")
+    live.restart(cluster=str(small))
+    live.step(1, times=40)
+    assert live.state.jobs[job].state == "delayed"
+    live.restart(cluster=lab)
+    assert units_left() == pytest.approx(before, rel=0.05)
+
+
+def test_a_job_that_outlives_its_duration_gives_way(live):
+    """Its order falls behind when a quarter is added to what was stated: what was known of it is out of date."""
+    gang = {"gpus": 8, "kind": "T4", "preemptible": True, "grace": "0s"}
+    long = live.submit(seconds=5000, duration="1000s", **gang)
+    live.step(10, times=90)
+    waiting = live.submit(seconds=120, duration="120s", **gang)
+    live.step(10, times=9)
+    assert live.state_of(long) in ("placed", "running")
+    live.step(10, times=3)
+    live.submit(seconds=9000, **gang)
+    live.step(1, times=3)
+    assert live.state_of(long) == "queued"
+    assert live.state_of(waiting) in ("placed", "running")

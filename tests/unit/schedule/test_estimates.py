@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import polars as pl
 import pytest
 
 from berth.schedule import estimates
+from berth.schedule.policies.registry import load_policy
+from berth.simulate.events import event_frame
+from berth.simulate.run import Setting, simulate
+from berth.testing import cluster, jobs
 
 
 def step_of(done):
@@ -46,3 +53,16 @@ def test_the_index_is_that_of_gittins_by_brute_force():
 def test_work_done_is_counted_in_steps_of_the_root_of_two(done, edge):
     assert step_of(done) == edge
     assert step_of(0.0) == 0
+
+
+def test_a_job_that_outlives_its_estimate_gives_way():
+    """It was estimated at 60 s and takes ten hours: a job of ten minutes takes its device once that shows."""
+    trace = jobs([(0, 1, 36_000), (30, 1, 600)])
+    trace = replace(trace, frame=trace.frame.with_columns(pl.Series("estimate_s", [60.0, 600.0])))
+    setting = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, log=True, estimates="learned")
+    log = event_frame(simulate(trace, cluster([1]), load_policy("berth"), setting))
+    evicted = log.filter(log["event"] == "evicted").select("time_s", "job").rows()
+    assert [job for _, job in evicted][:1] == ["j0"]
+    assert 60 < evicted[0][0] < 3600
+    ends = dict(log.filter(log["event"] == "finished").select("job", "time_s").rows())
+    assert ends["j1"] < 5000 < ends["j0"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import polars as pl
 import pytest
 
 from berth.schedule.policies.registry import load_policy
@@ -137,3 +140,60 @@ def test_the_job_with_the_reservation_may_still_spread_over_what_idles():
     rows = [(0, 3, 9000), (0, 3, 9000), job(0.5, 8, 10), job(1, 2, 10, priority=5)]
     times = started("berth:order=network,defragment=0", rows, machines=(4, 4))
     assert times["j3"] == (1.0, "cheaper-than-waiting")
+
+
+# Where order preempts, and some jobs can't be preempted
+
+BARE = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, log=True)
+
+
+def mixed_starts(rows: list, preemptible: list[int], machines: list, policy: str = "berth") -> list[float]:
+    trace = jobs(rows)
+    trace = replace(trace, frame=trace.frame.with_columns(pl.Series("preemptible", preemptible, pl.Int32)))
+    run = check_policy(load_policy(policy), trace, cluster(machines), BARE)
+    return run.records["first_start_s"].tolist()
+
+
+@pytest.mark.parametrize("policy", ["berth", "srtf"])
+@pytest.mark.parametrize("seconds", [1000, 98])
+def test_a_lower_priority_that_will_not_give_way_delays_no_higher_one(policy, seconds):
+    # j0 runs beside and can be preempted; j1 holds half of m1 until 100 s; j3 could not be evicted for j2
+    rows = [(0, 2, 5000), (0, 4, 100), job(1, 8, 10, priority=5), job(2, 4, seconds)]
+    times = mixed_starts(rows, [1, 0, 1, 0], [2, 8], policy)
+    assert times[2] == 100.0
+    assert times[3] == (110.0 if seconds == 1000 else 2.0)
+
+
+@pytest.mark.parametrize("policy", ["berth", "srtf"])
+def test_a_lower_priority_that_gives_way_uses_the_reserved_place_meanwhile(policy):
+    rows = [(0, 2, 5000), (0, 4, 100), job(1, 8, 10, priority=5), job(2, 4, 1000), job(3, 4, 1000)]
+    times = mixed_starts(rows, [1, 0, 1, 0, 1], [2, 8], policy)
+    assert times[2] == 100.0
+    assert times[4] == 3.0
+
+
+@pytest.mark.parametrize("policy", ["berth", "srtf"])
+def test_a_place_is_reserved_also_where_others_give_way_but_not_enough(policy):
+    # j2 takes j1's devices at 100 s at the latest, when j0 ends; until then j1 keeps them, and j3 may not take them
+    rows = [(0, 4, 100), (0, 4, 5000), job(1, 8, 10, priority=5), job(2, 4, 1000)]
+    times = mixed_starts(rows, [0, 1, 1, 0], [8], policy)
+    assert times[2] == 100.0
+    assert times[3] >= 110.0
+
+
+def test_a_place_is_held_from_equal_and_lower_priorities_only():
+    # j1 has waited longest and its place is held: j3, of higher priority, takes it, and j2 does not
+    policy = "berth:order=fifo,hold_after=0s,hold_share=1000000000"
+    rows = [(0, 6, 100), (1, 8, 10), (2, 2, 1000), job(3, 2, 1000, priority=5)]
+    times = mixed_starts(rows, [0, 0, 0, 0], [8], policy)
+    assert times[3] == 3.0
+    assert times[2] > 100.0
+
+
+def test_no_job_is_evicted_where_the_devices_go_to_no_other():
+    # the place of j2 is held: what j1 returns when j2 looks for one is taken again
+    policy = "berth:hold_after=0s,hold_share=1000000000"
+    rows = [(0, 1, 100), (0, 2, 1000), (1, 4, 50), (10, 1, 50_000)]
+    log = event_frame(check_policy(load_policy(policy), jobs(rows), cluster([4]), BARE))
+    evicted = log.filter(log["event"] == "evicted").select("job", "time_s").rows()
+    assert evicted == [("j1", 100.0)]  # when j2 starts

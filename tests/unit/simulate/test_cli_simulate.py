@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 
+import polars as pl
 import pytest
 
 from berth.cli.main import main
@@ -13,7 +14,8 @@ from berth.simulate.trace_source import TraceSource
 
 KEYS = {
     "policy", "jobs", "finished", "mean_jct_s", "p50_jct_s", "p95_jct_s", "p99_jct_s", "makespan_s",
-    "mean_wait_s", "p99_wait_s", "gpu_utilisation", "exposed_comm_gpu_s", "evictions", "lost_gpu_s",
+    "mean_wait_s", "p95_wait_s", "p99_wait_s", "mean_slowdown", "p95_slowdown", "fairness", "goodput",
+    "gpu_utilisation", "exposed_comm_gpu_s", "mean_comm_s", "evictions", "lost_gpu_s",
     "tier_share", "cost_usd",
 }  # fmt: skip
 TRACE = """job_id,submit_s,num_gpu,duration_s
@@ -350,6 +352,39 @@ def test_a_sweep_writes_its_cells_and_maps_and_skips_what_is_there(berth, tmp_pa
     assert berth(*run)[:2] == (0, out)
     assert (tmp_path / "cells.jsonl").read_text() == cells
     assert "congestion x20" in (tmp_path / "sweep.html").read_text()
+    frame = pl.read_parquet(tmp_path / "runs.parquet")
+    results = [json.loads(line)["result"] for line in cells.splitlines()]
+    assert sorted(frame["mean_jct_s"]) == sorted(one["mean_jct_s"] for one in results)
+
+
+def test_any_trace_can_be_submitted_at_once(berth, tmp_path):
+    path = tmp_path / "jobs.csv"
+    path.write_text("job_id,submit_s,num_gpu,duration_s\na,0,8,60\nb,1000,8,60\nc,5000,8,60\n")
+    run = ("simulate", path, "--cluster", "1x1x8:H100", "--policy", "fifo", "--json")
+    (spread,), (batch,) = (json.loads(berth(*run, *more)[1])["results"] for more in ((), ("--at-once",)))
+    assert (spread["makespan_s"], spread["mean_jct_s"]) == (5060.0, 60.0)
+    assert (batch["makespan_s"], batch["mean_jct_s"]) == (180.0, 120.0)
+
+
+def test_a_comparison_writes_parquet_and_a_page(berth, tmp_path):
+    files = [tmp_path / name for name in ("runs.parquet", "page.html")]
+    run = (
+        "compare",
+        "generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two",
+        "--cluster",
+        "1x2x4:H100",
+        "--seeds",
+        "6",
+    )
+    run = (*run, "--policy", "fifo", "--policy", "srtf", "--parquet", files[0], "--html", files[1])
+    code, out, _ = berth(*run)
+    assert code == 0
+    assert [f"wrote {file}" in out for file in files] == [True, True]
+    assert pl.read_parquet(files[0]).height == 12
+    page = files[1].read_text()
+    assert "srtf against fifo: better in mean JCT" in page
+    assert "fairness (Jain)" in page
+    assert berth(*run)[0] == 2, "existing files are not overwritten"
 
 
 @pytest.mark.slow

@@ -12,6 +12,7 @@ import pytest
 from berth.cluster.load import load_cluster
 from berth.schedule.policies.registry import load_policy
 from berth.simulate import comparison
+from berth.simulate.compared import COMPARED
 from berth.simulate.comparison import Difference, compare
 from berth.simulate.faults import parse_faults
 from berth.simulate.run import Setting, simulate
@@ -33,6 +34,12 @@ def test_a_difference_is_called_by_its_interval(ratio, low, high, verdict):
     assert Difference("a", "b", "mean_jct_s", 1.0, 1.0, ratio, low, high, ratio).verdict == verdict
 
 
+@pytest.mark.parametrize(("low", "high", "verdict"), [(1.1, 1.3, "better"), (0.7, 0.9, "worse")])
+@pytest.mark.parametrize("metric", ["goodput", "fairness"])
+def test_more_goodput_and_fairness_is_better(metric, low, high, verdict):
+    assert Difference("a", "b", metric, 1.0, 1.0, (low + high) / 2, low, high, 1.0).verdict == verdict
+
+
 POLICIES = {"fifo": load_policy("fifo"), "srtf": load_policy("srtf")}
 
 
@@ -41,13 +48,13 @@ def test_a_generated_trace_is_compared_over_seeds():
     source = TraceSource("generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two")
     found = compare(source, cluster, POLICIES, Setting(), seeds=6)
     assert (found.method, found.seeds, len(found.results)) == ("seeds", 6, 6)
-    assert [one.metric for one in found.differences] == ["mean_jct_s", "p99_jct_s", "makespan_s"]
+    assert [one.metric for one in found.differences] == list(COMPARED)
     jcts = np.array([[one.mean_jct_s for one in row] for row in found.results])
     assert len(set(jcts[:, 0])) == 6, "every seed plays another trace"
     ratios = jcts[:, 1] / jcts[:, 0]
     mean_jct = found.differences[0]
     assert mean_jct.ratio == pytest.approx(np.median(ratios))
-    assert (mean_jct.against_s, mean_jct.value_s) == pytest.approx(tuple(np.median(jcts, axis=0)))
+    assert (mean_jct.against_value, mean_jct.value) == pytest.approx(tuple(np.median(jcts, axis=0)))
     assert (mean_jct.low, mean_jct.high) == pytest.approx((ratios.min(), ratios.max()))
     assert mean_jct.mean_ratio == pytest.approx(np.exp(np.log(ratios).mean()))
     assert mean_jct.verdict == "better"
@@ -83,9 +90,9 @@ def test_a_mean_outside_the_interval_of_the_median_is_reported():
     """Jobs of the Philly sizes wait on few traces; on those the last job ends much earlier under srtf."""
     source = TraceSource("generate:jobs=100,load=0.8")
     found = compare(source, load_cluster("1x2x8:H100"), POLICIES, Setting(network="off"), seeds=20)
-    *_, makespan = found.differences
+    (makespan,) = (one for one in found.differences if one.metric == "makespan_s")
     assert makespan.mean_ratio < makespan.low <= makespan.ratio == 1.0
-    (warning,) = found.warnings
+    (warning,) = (text for text in found.warnings if "makespan" in text)
     change = f"{100 * (makespan.mean_ratio - 1):+.1f} %"
     assert warning.startswith(f"srtf, makespan: the mean change, {change}, is outside the interval")
 
@@ -153,7 +160,7 @@ def test_a_trace_from_a_file_is_resampled_and_keeps_its_own_figures(tmp_path):
     assert (found.method, found.seeds, len(found.results)) == ("resampled", 20, 20)
     for one in found.differences:
         fifo, srtf = (getattr(summary, one.metric) for summary in found.results[0])
-        assert (one.against_s, one.value_s, one.ratio) == pytest.approx((fifo, srtf, srtf / fifo))
+        assert (one.against_value, one.value, one.ratio) == pytest.approx((fifo, srtf, srtf / fifo))
         ratios = [getattr(row[1], one.metric) / getattr(row[0], one.metric) for row in found.results]
         assert (one.low, one.high) == pytest.approx((min(ratios), max(ratios)))
     mean = found.differences[0]
@@ -189,3 +196,35 @@ def test_a_resampled_trace_may_hold_no_job_that_can_start(tmp_path):
     found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting())
     assert 0 in {row[0].finished for row in found.results}
     assert {one.verdict for one in found.differences} == {"the same"}
+
+
+def test_a_metric_that_is_zero_under_one_policy_has_no_ratio_and_the_comparison_says_so(tmp_path):
+    """One device of each machine is left for c: under preferred it starts there, under required it waits 100 s."""
+    source = written(
+        tmp_path / "jobs.csv", [f"{name},0,{gpus},100,resnet50" for name, gpus in ("a3", "b3", "c2")]
+    )
+    policies = {name: load_policy(name) for name in ("preferred", "required")}
+    found = compare(source, load_cluster("1x2x4:H100"), policies, Setting(network="off"), seeds=1)
+    assert [row.mean_wait_s for row in found.results[0]] == [0.0, pytest.approx(100 / 3)]
+    listed = {one.metric: one.ratio for one in found.differences}
+    assert listed["makespan_s"] == 2.0
+    assert listed["mean_comm_s"] == 1.0, "both are 0"
+    assert "mean_wait_s" not in listed
+    assert found.warnings == (
+        "required: no ratio, since one of the two is 0 on a trace: mean wait, p95 wait, p99 wait",
+    )
+
+
+def test_a_comparison_is_a_data_frame_with_one_row_per_run():
+    source = TraceSource("generate:jobs=10,load=0.5,durations=fixed:1m")
+    setting = Setting(network="off", seed=3, fault_spec=parse_faults("mtbf=30d,mttr=1h,seed=5"))
+    found = compare(source, load_cluster("1x1x4:H100"), POLICIES, setting, seeds=2)
+    frame = found.frame()
+    assert frame["policy"].to_list() == ["fifo", "srtf"] * 2
+    assert frame["round"].to_list() == [0, 0, 1, 1]
+    assert frame["fault_seed"].to_list() == [8, 8, 9, 9]
+    assert frame["mean_jct_s"].to_list() == [one.mean_jct_s for row in found.results for one in row]
+    assert frame["tier_share_machine"].to_list() == [
+        one.tier_share["machine"] for row in found.results for one in row
+    ]
+    assert frame["unfinished"].to_list() == [0] * 4

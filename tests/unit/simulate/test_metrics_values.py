@@ -87,6 +87,47 @@ def test_the_first_submission_is_where_time_begins():
     assert found.gpu_utilisation == 1.0
 
 
+def test_slowdown_fairness_goodput_and_the_tail_of_waits_by_hand():
+    # Both need the whole machine for 100 s: completion after 100 and 200 s, waits of 0 and 100 s.
+    found = figures([4], [(0, 4, 100), (0, 4, 100)])
+    assert (found.mean_slowdown, found.p95_slowdown) == pytest.approx((1.5, 1 + 0.95))
+    assert found.p95_wait_s == pytest.approx(95.0)
+    assert found.fairness == pytest.approx((1 + 0.5) ** 2 / (2 * (1 + 0.25)))
+    assert found.goodput == 1.0
+    # of 8 devices for 100 s, 4 are needed for 100 s and 4 for 50 s
+    found = figures([8], [(0, 4, 100), (0, 4, 50)])
+    assert (found.goodput, found.fairness, found.mean_slowdown) == (600 / 800, 1.0, 1.0)
+
+
+def test_a_job_of_a_second_counts_as_ten_in_slowdowns():
+    found = figures([4], [(0, 4, 100), (0, 4, 1)])
+    assert found.mean_slowdown == pytest.approx((1 + 101 / 10) / 2)
+
+
+def test_goodput_leaves_out_what_evictions_and_failures_destroy():
+    # The machine fails after 50 s for 10 s, and without a checkpoint the job starts again: held 50 + 100 of 160 s.
+    rule = {"faults": faults([(50, 0, "fail"), (60, 0, "repair")]), "checkpoint_s": 0.0}
+    found = figures([4], [(0, 4, 100)], **rule)
+    assert found.makespan_s == 160.0
+    assert found.gpu_utilisation == pytest.approx(1.0)
+    assert found.goodput == pytest.approx(100 / 150)
+
+
+def test_communication_of_a_job_is_what_its_iterations_are_longer_than_their_computation():
+    run = simulate(
+        jobs([(0, 8, 100, "vgg16"), (0, 1, 100, "vgg16")]),
+        cluster([[4, 4], [4]]),
+        EXERCISES["fit-first"],
+        Setting(network="static", congestion=5.0),
+    )
+    gang, single = run.records["compute_share"]
+    found = summarise(run)
+    assert single == 1.0
+    assert 0.0 < gang < 1.0
+    assert found.mean_comm_s == pytest.approx(100 * (1 - gang) / 2)
+    assert found.exposed_comm_gpu_s == pytest.approx(8 * 100 * (1 - gang))
+
+
 def test_single_devices_are_at_no_tier():
     found = figures([[4, 4], [4]], [(0, 1, 500), (0, 4, 100), (0, 6, 50), (0, 1, 900)])
     shares = found.tier_share

@@ -52,8 +52,8 @@ def offer(examples: float, *shapes: Shape) -> Offer:
     return canonical(Offer(Work(examples), shapes))
 
 
-def trace(offers: list[tuple[float, Offer | tuple[int, float]]]) -> Trace:
-    """Jobs by submission: an offer, or the devices and seconds of a plain gang."""
+def trace(offers: list[tuple[float, Offer | tuple[int, float]]], **columns: list[int]) -> Trace:
+    """Jobs by submission: an offer, or the devices and seconds of a plain gang; `columns`: other facts of each."""
     plain = [(one.alternatives[0].parts[0].size, 1.0) if isinstance(one, Offer) else one for _, one in offers]
     return Trace.from_columns(
         {
@@ -61,6 +61,7 @@ def trace(offers: list[tuple[float, Offer | tuple[int, float]]]) -> Trace:
             "submit_s": [time for time, _ in offers],
             "num_gpu": [gpus for gpus, _ in plain],
             "duration_s": [float(seconds) for _, seconds in plain],
+            **columns,
         },
         source="test",
         offers={f"j{row}": one for row, (_, one) in enumerate(offers) if isinstance(one, Offer)},
@@ -339,3 +340,104 @@ def fits(machines, free, parts, inside, picked):
             if used[1, rack][kind] > sum(free[row, kind] for row in rows):
                 return False
     return True
+
+
+def test_a_larger_shape_that_does_not_fit_says_nothing_about_smaller_gangs():
+    """The job waits for two devices of one machine, and its smallest shape is one device: a gang of one still fits."""
+    machines = cluster([4, 4])
+    near = machines.tiers[0].name
+    one, two = (
+        replace(shape(step_s, {GPU: size}, name=str(size)), tier=near)
+        for step_s, size in [(0.5, 1), (0.01, 2)]
+    )
+    rows = [(0.0, (3, 200.0)), (0.0, (3, 300.0)), (1.0, offer(1000, one, two)), (2.0, (1, 1000.0))]
+    setting = replace(SETTING, network="off", preemptible=0.0)
+    done = run(trace(rows), machines, setting=setting)
+    assert done.records["first_start_s"][3] == 2.0
+
+
+# Waiting for a better shape
+
+BARE = replace(SETTING, network="off", eviction_s=0.0, eviction_large_s=0.0)
+
+
+def first_starts(done) -> list[float]:
+    return done.records["first_start_s"].tolist()
+
+
+@pytest.mark.parametrize("preemptible", [0.0, 1.0])
+def test_a_better_shape_that_others_take_again_and_again_is_given_up(preemptible):
+    """Four devices come free only if small jobs stop coming: it waits no longer than one device would cost it."""
+    slow, fast = shape(5.0, {GPU: 1}, name="one"), shape(1.0, {GPU: 4}, name="four")
+    rows = [(13.0 * number, (1, 100.0)) for number in range(1500)]
+    rows.insert(10, (rows[9][0] + 1, offer(1000, slow, fast)))
+    done = run(trace(rows), cluster([8]), setting=replace(BARE, preemptible=preemptible))
+    assert done.records["deferred_s"][10] <= 5000.0
+    assert done.records["first_start_s"][10] < 118.0 + 5000.0 + 100.0
+
+
+def test_estimates_that_are_wrong_do_not_prolong_the_wait_for_a_better_shape():
+    """j0 was expected to end at 100 s and runs on: j1 looks again when waiting can't pay any more."""
+    both = offer(1000, shape(1.0, {GPU: 1}, name="one"), shape(0.1, {GPU: 4}, name="four"))
+    jobs = trace([(0, (3, 90_000.0)), (1, both)], preemptible=[0, 0])
+    jobs = replace(jobs, frame=jobs.frame.with_columns(pl.Series("estimate_s", [100.0, 1000.0])))
+    done = run(jobs, cluster([4]), setting=replace(BARE, estimates="learned"))
+    assert done.records["first_start_s"][1] < 10_000.0
+
+
+def test_devices_that_a_running_job_offers_are_not_counted_twice():
+    """j2 outranks j1 and can't start beside j0; j3 sees that eight devices are free when j0 ends, not when j1 does."""
+    both = offer(100, shape(4.0, {GPU: 2}, name="two"), shape(0.1, {GPU: 8}, name="eight"))
+    rows = [(0.0, (4, 100_000.0)), (0.0, (4, 50.0)), (1.0, (8, 1.0)), (1.0, both)]
+    jobs = trace(rows, priority=[0, 0, 9, 5], preemptible=[0, 1, 1, 1])
+    done = run(jobs, cluster([8]), setting=BARE)
+    assert first_starts(done)[3] == 1.0
+
+
+def test_jobs_of_lower_priority_do_not_make_devices_expensive():
+    either = offer(1000, shape(1.0, {GPU: 2}, name="two"), shape(0.5, {GPU: 8}, name="eight"))
+    rows = [(0.0, either)] * 12
+    for first, taken in ((9, "eight"), (0, "two")):
+        log = event_frame(run(trace(rows, priority=[first] + [0] * 11), cluster([[4, 4]]), setting=BARE))
+        assert log.filter(pl_started("j0"))["shape"][0] == taken
+
+
+def test_a_job_that_grows_gives_way_to_one_that_goes_before_it_then():
+    """j0 grows to eight devices, and its work there is more than j2's: what was known of its order is out of date."""
+    either = offer(1000, shape(10.0, {GPU: 1}, name="one"), shape(2.0, {GPU: 8}, name="eight"))
+    rows = [(1.0, either), (10.0, (8, 90_000.0)), (1100.0, (8, 1400.0))]
+    faults = failures((0.5, 1, FaultKind.DRAIN), (1000.0, 1, FaultKind.UNDRAIN))
+    jobs = trace(rows)
+    jobs = replace(jobs, frame=jobs.frame.with_columns(pl.col("submit_s") + 1.0))
+    done = run(jobs, cluster([1, 7]), setting=replace(BARE, faults=faults))
+    assert done.accounts[0]["reshapes"] >= 1
+    assert first_starts(done)[2] == 1100.0
+
+
+def test_the_reason_names_devices_that_are_reserved_for_a_job_with_parts(mixed):
+    parts = offer(600, shape(1.0, {"V100-16": 4}, {"cpu-core": 10}, name="parts"))
+    blocker = offer(500, shape(1.0, {"V100-16": 3}, name="three"))
+    short = offer(700, shape(1.0, {"V100-16": 1}, {"cpu-core": 1}, name="one"))
+    seen = set()
+
+    def watch(world, clock):
+        if world.jobs[2]["state"] == JobStatus.WAITING:
+            seen.add(int(world.jobs[2]["reason"]))
+        return 1
+
+    simulate(trace([(0, blocker), (1, parts), (2, short)]), mixed, load_policy("easy"), SETTING, watch=watch)
+    assert int(ReasonCode.HELD_FOR_OTHER) in seen
+
+
+def test_alternatives_keep_to_links_that_few_share():
+    """Under `lwf` both jobs would send over the link of the middle machine with messages of one size."""
+
+    def either(examples: float, size: int) -> Offer:
+        shapes = [
+            Shape(str(step_s), (Part("all", ((GPU, size),), collective_bytes=1e9),), ((EVERY, step_s),), 1.0)
+            for step_s in (1.0, 2.0)
+        ]
+        return offer(examples, *shapes)
+
+    done = run(trace([(0.0, either(1000, 4)), (10.0, either(10, 5))]), cluster([3, 3, 3]), "lwf")
+    assert first_starts(done) == [0.0, 1000.0]

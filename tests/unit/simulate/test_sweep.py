@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from berth.errors import InputError
+from berth.report.simulation_sweep import map_verdict
 from berth.simulate import sweep as room
-from berth.simulate.sweep import Grid, ratios, sweep
+from berth.simulate.compared import COMPARED
+from berth.simulate.sweep import AT_ONCE, Grid, Ratio, ratios, sweep, sweep_frame
 
 GRID = Grid("1x2x4:H100", ("fifo", "srtf"), (1.0,), (1.0,), ("balanced",), seeds=2, jobs=20)
 
@@ -115,6 +117,51 @@ def test_ratios_are_taken_seed_by_seed():
     assert (found.clear, found.noise) == (True, False)
     few = ratios(rows[:-2], "m", 1.0, 2.0, "b", "a", "mean_jct_s")
     assert (few.ratio, few.low, few.high, few.clear, few.noise) == (0.5, None, None, False, False)
+
+
+def test_jobs_that_arrive_at_once_have_no_load_and_known_figures():
+    """Five jobs of a minute that each need the whole machine: completed after 1, 2, 3, 4 and 5 minutes."""
+    grid = dataclasses.replace(
+        GRID, cluster="1x1x4:H100", loads=(AT_ONCE,), arrivals="at-once", jobs=5, seeds=1, sizes="4=1",
+        durations="fixed:1m",
+    )  # fmt: skip
+    for row in sweep(grid.cells()):
+        assert (row["result"]["makespan_s"], row["result"]["mean_jct_s"]) == (300.0, 180.0)
+    with pytest.raises(InputError, match="have no load"):
+        dataclasses.replace(grid, loads=(0.9,))
+    with pytest.raises(InputError, match="above zero"):
+        dataclasses.replace(GRID, loads=(AT_ONCE,))
+
+
+def test_failures_are_drawn_again_for_each_seed_and_named_in_the_frame():
+    grid = dataclasses.replace(GRID, faults="mtbf=6h,mttr=1h,seed=3")
+    calm, rows = sweep(GRID.cells()), sweep(grid.cells())
+    assert all(
+        failed["result"]["mean_jct_s"] > row["result"]["mean_jct_s"]
+        for failed, row in zip(rows, calm, strict=True)
+    )
+    frame = sweep_frame([*rows, *calm])
+    assert frame["fault_seed"].to_list() == [3, 3, 4, 4, None, None, None, None]
+    assert frame["policy"].to_list() == ["fifo", "srtf"] * 4
+    assert frame["goodput"].to_list() == [row["result"]["goodput"] for row in [*rows, *calm]]
+
+
+LESS, MORE = COMPARED["mean_jct_s"], COMPARED["goodput"]
+CELLS = {
+    (0.8, 1.0): Ratio(0.5, 0.4, 0.6),
+    (0.8, 5.0): Ratio(0.9, 0.8, 0.95),
+    (1.1, 1.0): Ratio(1.2, 1.1, 1.3),
+    (1.1, 5.0): Ratio(0.95, 0.8, 1.1),
+}
+
+
+def test_a_map_is_summed_up_in_a_sentence():
+    assert map_verdict(CELLS, LESS, "b", "a") == (
+        "mean JCT: b is better than a in 2 of 4 cells (most at load 0.8, congestion x1: -50 %), "
+        "worse than a in 1 of 4 cells (most at load 1.1, congestion x1: +20 %), within noise in 1."
+    )
+    assert "better than a in 1 of 4 cells (most at load 1.1" in map_verdict(CELLS, MORE, "b", "a")
+    assert "too few seeds" in map_verdict({(0.8, 1.0): Ratio(0.5)}, LESS, "b", "a")
 
 
 @pytest.mark.slow

@@ -176,14 +176,19 @@ class Service:
             if prefix in self._state.jobs:
                 return prefix
             active = [name for name in self._state.jobs if name.startswith(prefix)]
+            named = [job.id for job in self._state.jobs.values() if job.spec.name == prefix]
         if self.controller.store.ended_job(prefix) is not None:
             return prefix
         found = sorted({*active, *self.controller.store.ids_with(prefix)})
         if len(found) == 1 and prefix:
             return found[0]
         if found and prefix:
-            shown = ", ".join(found[:5]) + (" ..." if len(found) > 5 else "")
-            raise MissingError(f"several jobs begin with {prefix!r}: {shown}")
+            raise MissingError(f"several jobs begin with {prefix!r}: {_some(found)}")
+        if prefix and named:
+            verb = "has" if len(named) == 1 else "have"
+            raise MissingError(
+                f"there is no job {prefix!r}; {_some(named)} {verb} that name", hint=f"use its id: {named[0]}"
+            )
         raise MissingError(
             f"there is no job {prefix!r}", hint="berth queue lists them; --over those that ended"
         )
@@ -390,6 +395,10 @@ def _expected(estimates: Outlook | None, name: str, now: float, *, held_up: bool
         return {"expected_start": None}
     row = estimates.row(name, now)
     return row | {"blocker": None} if held_up and "blocker" in row else row
+
+
+def _some(names: list[str], most: int = 5) -> str:
+    return ", ".join(names[:most]) + (" ..." if len(names) > most else "")
 
 
 def _whole_characters(data: bytes, limit: int) -> int:

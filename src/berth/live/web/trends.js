@@ -153,7 +153,7 @@ class Chart {
       scales: {x: {time: app.live, range: (_, low, high) => (app.live ? [Math.max(low, high - this.range), high] : app.span())}, y: {range: (_, low, high) => [0, Math.max(1, high * 1.06)]}},
       axes: [app.live ? {...axis, space: 84, values: (_, ticks, __, ___, step) => ticks.map((tick) => clock(tick, step))} : {...axis, incrs: TIMES, values: (_, ticks) => ticks.map((tick) => duration(tick))},
         {...axis, size: 64, ...(value === duration ? {incrs: TIMES} : {}), values: (_, ticks) => ticks.map((tick) => value(tick))}],
-      series: [{label: "at", value: (_, time) => (time === null || time === undefined ? this.when() : moment(time, app.live))},
+      series: [{label: "at", value: (plot, time) => (time === null || time === undefined ? this.when(plot) : moment(time, app.live))},
         ...curves.map((curve) => ({label: curve.label, stroke: look.series[curve.colour % 8], width: 1.6, paths: curve.grows ? straight : stepped,
           fill: curve.fill ? withAlpha(look.series[curve.colour % 8]) : undefined, points: {show: false},
           value: (plot, number, at, index) => written(index === null || index === undefined ? plot.data[at].at(this.shown(plot)) : number, value)}))],
@@ -162,8 +162,8 @@ class Chart {
     };
   }
 
-  // Without a pointer the legend has the values of the moment that is shown.
-  when() { return this.app.at !== null ? moment(this.app.at, this.app.live) : this.app.connected ? "now" : moment(this.app.lostAt, true); }
+  // Without a pointer the legend has the values of the last sample before the moment that is shown, and its time.
+  when(plot) { return this.app.at !== null ? moment(plot.data[0].at(this.shown(plot)) ?? this.app.at, this.app.live) : this.app.connected ? "now" : moment(this.app.lostAt, true); }
   shown(plot) { return this.app.at === null || !plot.data[0].length ? -1 : Math.min(plot.data[0].length - 1, this.app.sampleAt(this.app.at)); }
 
   // Marks the time shown.
