@@ -32,6 +32,7 @@ def test_the_command_line_is_there_without_numpy():
     assert "numpy" not in modules_after("import berth.cli.main")
 
 
+@pytest.mark.slow
 def test_a_job_is_submitted_without_a_compiler(tmp_path):
     (tmp_path / "journal.sqlite").touch()  # of a controller that does not answer
     arguments = ["berth", "submit", "--state", str(tmp_path), "--gpus", "1", "--", "true"]
@@ -83,6 +84,7 @@ def test_version_and_help_answer():
     assert "cluster" in berth_command("--help").stdout
 
 
+@pytest.mark.slow
 def test_without_arguments_the_first_commands_are_shown():
     result = berth_command()
     assert (result.returncode, result.stderr) == (0, "")
@@ -91,6 +93,7 @@ def test_without_arguments_the_first_commands_are_shown():
         assert words in result.stdout
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_message_on_stderr_and_exit_code_two():
     result = berth_command("cluster", "show", "no-such-preset")
     assert (result.returncode, result.stdout) == (2, "")

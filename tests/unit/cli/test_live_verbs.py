@@ -94,6 +94,7 @@ def test_the_queue_of_an_idle_cluster_is_one_line(live):
     assert live("queue") == "nothing waits and nothing runs\n"
 
 
+@pytest.mark.slow
 def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     first, second = submit(live, "--name", "wide", gpus=16), submit(live, "--name", "[next]", gpus=2)
     until(lambda: running(live, first))
@@ -119,6 +120,7 @@ def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     assert "It should end in about" in live("why", first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 160])
 def test_the_queue_shows_users_and_whole_ids_at_any_width(live, columns, monkeypatch):
     long = f"evaluation-2026-11-18.{columns}"
@@ -156,6 +158,7 @@ def test_times_of_a_live_cluster_are_whole_seconds():
     assert [format_wait(value) for value in (0, 0.2, 7.63, 59.96, 3661)] == ["0s", "<1s", "8s", "1m", "1h1m"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_with_a_drained_machine_and_an_empty_queue_names_the_machine(live):
     live("drain", "r0-m0")
     try:
@@ -242,6 +245,7 @@ def test_a_dry_run_of_many_machines_fits_the_terminal(live):
     assert "it would start in about " in live("submit", "--dry-run", "--", "work")
 
 
+@pytest.mark.slow
 def test_what_if_counts_one_rack_as_one(live):
     submit(live)
     assert " 1 more rack " in live("what-if", "--add-racks", 1)
@@ -261,6 +265,7 @@ def test_what_if_lists_the_jobs_that_gain_and_lose(live):
     assert by_name["short"]["job"] in shown
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_says_when_it_is_tried_again(live):
     job = submit(live, "--env", "FAILS=1", seconds=0)
     until(lambda: json.loads(live("why", job, "--json"))["state"] == "delayed")

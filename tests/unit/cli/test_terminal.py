@@ -82,6 +82,7 @@ def test_a_closed_pipe_ends_a_command_quietly(line, shell, tmp_path):
     assert reported.wait() == 128 + signal.SIGPIPE
 
 
+@pytest.mark.slow
 def test_an_error_message_to_a_closed_pipe_has_no_traceback(tmp_path):
     read, write = os.pipe()
     os.close(read)

@@ -46,7 +46,7 @@ def test_a_row_is_the_same_before_and_after_its_reason_was_asked_for(crank):
     before = outlook(live).sentence("next", now)
     assert views.reason_of(live.state, live.state.jobs["next"], now).code == "no-room"
     assert before == outlook(live).sentence("next", now)
-    assert before == "needs 2 devices; 0 are free; starts in 16m39s when wide ends"
+    assert before == "needs 2 devices; 0 are free; starts in 16m40s when wide ends"
 
 
 def test_a_row_names_the_backfilling_jobs_and_why_they_do_not_delay_it(half):

@@ -207,6 +207,7 @@ def test_many_unlike_gangs_over_many_links_are_slowed_as_the_explicit_simulation
     assert np.quantile(errors, 0.9) <= 0.1
 
 
+@pytest.mark.slow
 def test_no_link_carries_more_than_its_capacity(cluster):
     fullest = []
     for seed in range(20):
@@ -242,6 +243,7 @@ def test_a_gang_inside_one_machine_meets_no_other(cluster):
     assert links.remove(1) == []
 
 
+@pytest.mark.slow
 def test_iterations_are_the_same_bits_however_the_links_came_to_be_shared(cluster):
     fabric, rng = Fabric(cluster, 10), random.Random(5)
     traffics = [

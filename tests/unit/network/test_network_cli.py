@@ -87,6 +87,7 @@ def test_congestion_hurts_only_what_leaves_the_machine(berth):
     assert all(far["seconds"] > near["seconds"] for near, far in zip(rows[0][1:], rows[1][1:], strict=True))
 
 
+@pytest.mark.slow
 def test_all_models_are_sorted_by_sensitivity(berth):
     code, out, _ = berth("network", "--all", "--gpus", "16", *CLUSTER)
     assert code == 0

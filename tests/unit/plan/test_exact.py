@@ -200,6 +200,7 @@ def test_the_frontier_is_the_optimum_at_every_throughput():
     assert exact(BOUND.at(plans[-1].throughput * 1.001), Budget()).plan is None
 
 
+@pytest.mark.slow
 def test_the_fastest_plan_under_a_price_is_on_the_frontier():
     plans = frontier(BOUND)
     for row in (0, len(plans) // 2, len(plans) - 1):
@@ -353,6 +354,7 @@ def test_rounding_does_not_prove_that_nothing_exists(price):
     assert check(problem, outcome.plan, forged)
 
 
+@pytest.mark.slow
 def test_a_plan_outside_the_problem_is_not_accepted():
     outcome = solved(BUILT)
     plan, proof = outcome.plan, outcome.certificate

@@ -49,6 +49,7 @@ def slow():
     return outcome, found, explain(outcome, found)
 
 
+@pytest.mark.slow
 def test_the_choice_comes_first_and_no_candidate_is_cheaper(fast):
     _, found, _ = fast
     costs = [one.plan.cost_usd for one in found if one.plan]
@@ -83,6 +84,7 @@ def test_a_fixed_plan_that_is_the_optimum_lends_its_name():
     assert found[0].name == "exact, gpu-only"
 
 
+@pytest.mark.slow
 def test_one_more_replica_is_computed_with_the_servers_and_readers_it_needs(slow):
     outcome, _, sentences = slow
     plan = outcome.plan
@@ -106,6 +108,7 @@ def test_whether_the_throughput_binds_is_true_in_both_cases(slow):
     assert exact(SLOW.at(1.0), Budget()).plan.cost_usd == pytest.approx(slow[0].plan.cost_usd)
 
 
+@pytest.mark.slow
 def test_a_limit_that_binds_is_named_with_what_it_costs():
     few = problem_for(CTRDNN, CLOUD, 5e5, forbid=["V100", "A100-40", "H100"], options=ON_SERVERS)
     limited = few.with_limits({"T4": 2})
@@ -119,6 +122,7 @@ def test_a_limit_that_binds_is_named_with_what_it_costs():
     ]
 
 
+@pytest.mark.slow
 def test_a_bottleneck_at_its_limit_is_reported():
     only = problem_for(CTRDNN, CLOUD, 1e5, forbid=["V100", "A100-40", "H100"], options=ON_SERVERS)
     outcome = exact(only.with_limits({"T4": 1}).without("cpu-core"), Budget())
@@ -259,6 +263,7 @@ def test_whole_machines_at_the_same_price_are_listed_once():
     assert least.usd_per_hour == min(one.plan.usd_per_hour for one in found if one.plan)
 
 
+@pytest.mark.slow
 def test_servers_of_a_stage_without_tables_hold_dense_parameters():
     async_mode = WorldOptions(mode="async", tables=("servers",))
     one = exact(problem_for(CTRDNN, ["T4"], 1e6, options=async_mode), Budget()).plan
@@ -401,6 +406,7 @@ def test_the_fastest_under_a_price_is_under_it_and_nothing_faster_is():
     assert any(text.startswith("The price binds") for text in said)
 
 
+@pytest.mark.slow
 def test_a_price_below_the_cheapest_is_refused_with_the_cheapest():
     best = exact(SLOW.at(1.0), Budget()).plan
     with pytest.raises(InputError, match=re.escape(format_usd(best.cost_usd))):
@@ -432,6 +438,7 @@ def test_an_impossible_throughput_is_refused_with_the_nearest():
     assert exact(SLOW.at(rate * 1.02), Budget()).plan is None
 
 
+@pytest.mark.slow
 def test_a_method_that_misses_a_plan_does_not_call_the_problem_infeasible():
     problem = SLOW.at(3e6)
     outcome = get_method("cpu-only")(problem, Budget())
@@ -453,6 +460,7 @@ def test_the_job_is_the_gang_that_reduces_gradients():
     assert job.compute_s[stage.type_name].source.kind == "modelled"
 
 
+@pytest.mark.slow
 def test_the_job_profile_reads_back(tmp_path):
     from berth.workload.profiles import load_profile
 

@@ -38,12 +38,14 @@ def test_another_method_is_never_cheaper_than_the_proven_plan():
     assert greedy.plan.cost_usd >= exact.plan.cost_usd * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_what_no_plan_can_hold_is_an_error_that_names_the_nearest():
     with pytest.raises(InputError, match="no plan holds") as refused:
         find_plan(PlanRequest(**MODEL, throughput=1e12))
     assert "the highest throughput with a plan" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_under_a_price_it_is_the_fastest_plan():
     cheapest = find_plan(PlanRequest(**MODEL, throughput=500_000))
     price = 2 * cheapest.plan.cost_usd
@@ -104,6 +106,7 @@ def test_the_batch_is_the_smallest_at_which_every_replica_has_its_examples():
     assert found is None or max(stage.replicas for stage in found.stages) * 4096 > half.batch
 
 
+@pytest.mark.slow
 def test_a_batch_that_may_not_grow_so_far_is_an_error_with_what_it_gives():
     with pytest.raises(InputError, match="no batch up to 8,192 gives every replica 4,096 examples at 3M/s"):
         build_problem(scaled(4096, most=8192))
@@ -132,6 +135,7 @@ def test_exact_that_ran_out_of_time_does_not_say_that_there_is_no_plan():
     assert "--cpu-time" in said
 
 
+@pytest.mark.slow
 def test_a_price_is_a_limit():
     free = find_plan(PlanRequest(**MODEL, throughput=1.0)).plan
     most = 4 * free.cost_usd

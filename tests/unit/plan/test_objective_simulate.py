@@ -309,6 +309,7 @@ def test_a_plan_that_does_not_hold_is_sized_for_more_and_the_answer_says_so() ->
     assert find_plan(request).plan.device_counts == plan.device_counts
 
 
+@pytest.mark.slow
 def test_a_plan_that_holds_has_no_margin() -> None:
     found = sold(PlanRequest(1e5, model="ctrdnn", cluster="cloud-mix"))
     assert (found.margin, found.outcome.note) == (0.0, "")

@@ -85,6 +85,7 @@ def _inner(layer, inputs, outputs):
     return 2 * max(0, layer.activation_bytes - 8 * 4 * (inputs + outputs))
 
 
+@pytest.mark.slow
 def test_rows_that_repeat_make_touched_bytes_grow_slower_than_the_batch():
     embedding = layer_facts(make_model("ctrdnn-8"), 512)[0]
     assert 0.5 < embedding.touched_growth < 0.95
@@ -376,6 +377,7 @@ def test_without_torch_the_extra_is_named(capsys, monkeypatch):
     assert "pip install 'berth-ml[train]'" in err
 
 
+@pytest.mark.slow
 def test_planning_from_a_shipped_profile_needs_no_torch():
     program = (
         "import sys, berth.zoo, berth.plan.profile as p; profile = p.load_layer_profile('ctrdnn');"

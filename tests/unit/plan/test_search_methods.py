@@ -75,6 +75,7 @@ def same(left: Outcome, right: Outcome) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_same_seed_gives_the_same_outcome_to_the_bit(name):
     given = problem(layers=8)
@@ -82,6 +83,7 @@ def test_the_same_seed_gives_the_same_outcome_to_the_bit(name):
     assert same(run(name, given, count, seed=3), run(name, given, count, seed=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(RANDOMISED))
 def test_another_seed_searches_elsewhere(name):
     given = problem(layers=12, throughput=9000.0)
@@ -113,6 +115,7 @@ def test_searches_that_never_finish_early_spend_all_of_it(name):
     assert run(name, problem(layers=9), 77).evaluations == 77
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_curve_falls_and_ends_at_the_plan_found(name):
     outcome = run(name, problem(layers=7))
@@ -240,6 +243,7 @@ def test_another_objective_is_followed_from_the_plan_to_begin_with(name):
         assert outcome.curve[-1][1] <= 2.0
 
 
+@pytest.mark.slow
 def test_no_method_disturbs_the_random_numbers_and_threads_of_others():
     python_random.seed(1)
     np.random.seed(1)  # noqa: NPY002
@@ -302,6 +306,7 @@ def test_the_learned_scheduler_as_published_has_no_other_source_of_plans(monkeyp
     assert outcome.evaluations == 640
 
 
+@pytest.mark.slow
 def test_reinforce_learns_what_is_cheap(monkeypatch):
     """The last plans drawn cost less than the first, in the median."""
     costs: list[float] = []
@@ -498,6 +503,7 @@ def test_a_static_plan_is_the_smallest_that_holds():
     assert with_counts(given, plan.schedule, plan.cuts, [fewer], [each * fewer]).violations()
 
 
+@pytest.mark.slow
 def test_variants_scale_with_their_speed_and_price():
     given = unlimited(built())
     faster = with_variants(given, [Variant(device, "~", speed=2.0) for device in range(len(given.types))])

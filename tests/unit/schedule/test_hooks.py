@@ -84,12 +84,14 @@ class Spelled(Policy):
         return Spelled.ranks.get(int(job.gpus), float(job.estimated_remaining_s))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_runs_and_says_so_once():
     (note,) = compiled_notes(Spelled())
     assert note.startswith("Spelled.order can't be compiled")
     assert (run(Spelled())["end_s"] > 0).all()
 
 
+@pytest.mark.slow
 def test_policies_that_come_with_berth_are_all_compiled():
     for text in (
         "tiresias",
@@ -132,6 +134,7 @@ class WithHelper(Policy):
         return half(job.arrival_s) * params.weight
 
 
+@pytest.mark.slow
 def test_helpers_are_compiled_with_the_function_that_calls_them():
     assert compiled_notes(WithHelper()) == []
     assert np.array_equal(run(WithHelper())["end_s"], run(load_policy("fit-first"))["end_s"])

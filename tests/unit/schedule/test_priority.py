@@ -77,6 +77,7 @@ class Huge(Policy):
         return 1e300 if job.priority > 0 else -1e300
 
 
+@pytest.mark.slow
 def test_a_running_job_of_lower_priority_makes_way_whatever_its_order():
     trace = with_priorities([(0, 2, 100, 0), (10, 2, 50, 1)])
     run = simulate(trace, cluster([2]), Huge(), Setting(network="off", eviction_s=0.0))

@@ -31,6 +31,7 @@ class Pushy(Policy):
         return 100.0 * victim.arrival_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by_rank", "victim"), [(0.0, 0), (1.0, 1)])
 def test_the_victim_is_the_cheapest_or_the_least_deserving(by_rank, victim):
     columns = {

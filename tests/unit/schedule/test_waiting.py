@@ -35,6 +35,7 @@ class Turning(Policy):
         return job.arrival_s if now - job.queued_since_s < 30.0 else -job.arrival_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rekeyed", [0.0, 1.0], ids=["asked at every pass", "asked after a wait"])
 def test_an_order_that_turns_while_they_wait_is_followed(rekeyed):
     rows = [(0, 1, 100), *((number, 1, 10) for number in range(1, 7)), (145, 1, 10)]
@@ -138,6 +139,7 @@ class OneMakesWay(Policy):
         return 1.0
 
 
+@pytest.mark.slow
 def test_the_usual_size_of_jobs_counts_each_job_once_however_often_it_starts():
     run = simulate(jobs([(0, 4, 100), (10, 4, 50), (500, 2, 200)]), cluster([4]), OneMakesWay(), QUIET)
     assert run.records["evictions"].tolist() == [1, 0, 0]
@@ -193,6 +195,7 @@ class ByUser(Policy):
         return float(job.user)
 
 
+@pytest.mark.slow
 def test_a_policy_knows_whose_job_it_is():
     columns = {
         "job_id": list("abcde"),
@@ -224,6 +227,7 @@ class TwoKeys(Policy):
         return job.estimated_remaining_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("turns", "ends"), [(0.0, [100.0, 160.0, 110.0]), (1.0, [160.0, 61.0, 12.0])])
 def test_among_equals_the_second_key_decides_before_who_came_first(turns, ends):
     rows = [(0, 1, 100), (1, 1, 50), (2, 1, 10)]

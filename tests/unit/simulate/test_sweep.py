@@ -82,6 +82,7 @@ def test_finished_cells_are_never_written_again(tmp_path, ran, monkeypatch):
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_another_question_is_another_cell(tmp_path, ran):
     file = tmp_path / "cells.jsonl"
     sweep(GRID.cells(), file, workers=1)
@@ -133,6 +134,7 @@ def test_jobs_that_arrive_at_once_have_no_load_and_known_figures():
         dataclasses.replace(GRID, loads=(AT_ONCE,))
 
 
+@pytest.mark.slow
 def test_failures_are_drawn_again_for_each_seed_and_named_in_the_frame():
     grid = dataclasses.replace(GRID, faults="mtbf=6h,mttr=1h,seed=3")
     calm, rows = sweep(GRID.cells()), sweep(grid.cells())

@@ -51,6 +51,7 @@ class ShortestFirst(Policy):
         return job.estimated_remaining_s
 
 
+@pytest.mark.slow
 def test_a_policy_that_keeps_the_rules_passes():
     run = check_policy(ShortestFirst(), jobs([(0, 4, 100), (10, 4, 20)]), cluster([4]))
     assert run.records["evictions"].tolist() == [1, 0]

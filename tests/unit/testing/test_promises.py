@@ -23,6 +23,7 @@ def test_policies_that_come_with_berth_keep_their_promises(name):
     assert check_promises(load_policy(name), 2).moments > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_exercises_keep_their_promises(name):
     assert check_promises(EXERCISES[name], 1).moments > 20

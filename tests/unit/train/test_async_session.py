@@ -232,6 +232,7 @@ def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
     assert max(seen.rates) > 5 * min(seen.rates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

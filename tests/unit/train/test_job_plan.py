@@ -40,6 +40,7 @@ def role(plan: Path, rank: int, world_size: int, monkeypatch, **options) -> Rank
     return with_role(given, resolve(recipe, TrainOptions(plan=str(plan), **options), given, print))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("counts", "halved"), [((2, 3), 4), ((3,), 3)], ids=str)
 def test_ranks_after_those_of_the_stages_are_servers(counts, halved, tmp_path, monkeypatch):
     workers, servers = sum(counts), 2

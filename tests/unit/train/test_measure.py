@@ -112,6 +112,7 @@ def test_slowdowns_never_fall_with_the_bytes_that_a_pass_moves() -> None:
     assert str(found) == "1.00 to 1.40 times longer while all cores are busy"
 
 
+@pytest.mark.slow
 def test_companions_work_only_while_they_are_let() -> None:
     """Stopped processes use no CPU time, working ones do, and none is left at the end."""
     before = set(children(os.getpid()))

@@ -191,6 +191,7 @@ class Own(nn.Module):
 COLUMNS = "{labels: [click, buy], slots: [], multi: [tags], dense: [price]}"
 
 
+@pytest.mark.slow
 def test_your_own_model_pools_lists_and_reports_each_task(log):
     stream = FileStream(log, columns=COLUMNS, epochs=None)
     session = Session(Own(), stream, TrainOptions(batch=50))
