@@ -12,6 +12,7 @@ import array
 import atexit
 import contextlib
 import functools
+import gc
 import importlib
 import json
 import os
@@ -24,7 +25,10 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
+import traceback
 from pathlib import Path
+from typing import Any, NoReturn
 
 PROGRAMS = ("berth", "python")
 _LEFT_OUT = ("berth.testing.", "berth.live.backends.", "berth.live.supervise.")
@@ -84,51 +88,76 @@ class Preloaded:
 
 
 def main(address: str) -> None:
-    """Fork for each command, until standard input ends; returns in the process of a command, too, when it has ended."""
+    """Fork for each command, until standard input ends."""
     _import_all()
+    gc.collect()
+    gc.freeze()  # a forked process copies each page that it touches
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen()
     print("ready", flush=True)
-    while listening in (ready := select.select([listening, 0], [], [])[0]):
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        link, _ = listening.accept()
-        if os.fork() == 0:
-            listening.close()
-            _answer(link)
-            return
-        link.close()
-    assert ready == [0]  # the end of standard input
+    running: dict[
+        int, tuple[int, socket.socket]
+    ] = {}  # process id and client by the descriptor of the process
+    while 0 not in (ready := select.select([0, listening, *running, *_links(running)], [], [])[0]):
+        if listening in ready:
+            link, _ = listening.accept()
+            given, streams = _receive(link)
+            if (child := os.fork()) == 0:
+                _run_and_exit(given, streams)
+            running[os.pidfd_open(child)] = child, link
+            for stream in streams:
+                os.close(stream)
+        for process in [one for one in running if one in ready]:
+            child, link = running.pop(process)
+            code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            with contextlib.suppress(OSError):
+                link.sendall(str(code).encode())
+            link.close()
+            os.close(process)
+        for child, link in running.values():
+            if link in ready:  # the client was killed
+                os.kill(child, signal.SIGKILL)
 
 
-def _answer(link: socket.socket) -> None:
-    """Run the command in another process, which ends with it, and send back its exit code."""
+def _links(running: dict[int, tuple[int, socket.socket]]) -> list[socket.socket]:
+    return [link for _, link in running.values()]
+
+
+def _receive(link: socket.socket) -> tuple[dict[str, Any], array.array[int]]:
+    """The command of a client, and its streams."""
     size, ancillary, _, _ = link.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
-    streams = array.array("i", ancillary[0][2])
     with link.makefile("rb") as incoming:
-        given = json.loads(incoming.read(int.from_bytes(size, "big")))
-    if (child := os.fork()) != 0:
-        for stream in (*streams, 0, 1, 2):
-            os.close(stream)
-        ended = os.pidfd_open(child)
-        if ended not in select.select([ended, link], [], [])[0]:
-            os.kill(child, signal.SIGKILL)  # the program that asked for the command was killed
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        with contextlib.suppress(OSError):
-            link.sendall(str(code).encode())
-        os._exit(0)
-    link.close()
+        return json.loads(incoming.read(int.from_bytes(size, "big"))), array.array("i", ancillary[0][2])
+
+
+def _run_and_exit(given: dict[str, Any], streams: array.array[int]) -> NoReturn:
+    """Run a command in this forked process; it exits without touching what was imported."""
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
-        os.close(stream)
+    os.closerange(3, 64)  # sockets and other commands
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.chdir(given["cwd"])
     os.environ.clear()
     os.environ.update(given["env"])
-    _run(given["program"], given["words"])
+    code: object = 0
+    try:
+        _run(given["program"], given["words"])
+    except SystemExit as ended:
+        code = ended.code
+    except BaseException:  # noqa: BLE001 - as the interpreter would print it
+        traceback.print_exc()
+        code = 1
+    if isinstance(code, str):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(int(code or 0))
 
 
 def _run(program: str, words: list[str]) -> None:
