@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import typer
-from preloaded import Preloaded
 
 from berth.cli.main import app
 from berth.extras import install_command
+from preloaded import Preloaded
 
 pytestmark = pytest.mark.slow
 
