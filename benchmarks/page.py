@@ -129,7 +129,7 @@ BENCHMARKS = (
         "Stages of plans",
         "bench-plan-stages",
         "Predicted and measured CPU time of one replica in a step, of three plans with unequal replicas. The\n"
-        "prediction has the profile that berth comes with, so it is that of another core. More:\n"
+        "prediction has the profile that berth comes with, which may be that of another core. More:\n"
         "[run a plan](guides/training.md#run-a-plan).",
     ),
     Benchmark(
