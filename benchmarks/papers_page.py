@@ -72,7 +72,7 @@ def in_short(data: dict[str, Any]) -> str:
         slowest, quick = (max(one["cpu_s"] for one in points) for points in (learned, exact))
         cost = f", at {min(ratios):.2f} to {max(ratios):.2f} times the least cost" if ratios else ""
         lines.append(
-            f"Planning: `reinforce-lstm` finds a plan for {len(ratios)} of {len(learned)} problems{cost}, in up to "
+            f"Planning, {data['plans']['about']['plan_s']:g} CPU seconds per search: `reinforce-lstm` finds a plan for {len(ratios)} of {len(learned)} problems{cost}, in up to "
             f"{slowest:.2g} CPU seconds; `exact` has the optimum of all in up to {quick:.2g} s."
         )
     return "\n".join(f"- {line}" for line in lines)
@@ -167,7 +167,7 @@ def planners(data: dict[str, Any]) -> str:
     """HeterPS' part: cost and planning time by method."""
     about = data["plans"]["about"]
     lines = [
-        f"At most {about['plan_s']:g} CPU seconds for each search; the throughput is {about['share']:.0%} of the "
+        f"At most {about['plan_s']:g} CPU seconds for each search; the throughput is {100 * about['share']:g} % of the "
         "highest that the devices can hold.\n"
     ]
     for group, title in (
