@@ -72,7 +72,8 @@ def in_short(data: dict[str, Any]) -> str:
         slowest, quick = (max(one["cpu_s"] for one in points) for points in (learned, exact))
         cost = f", at {min(ratios):.2f} to {max(ratios):.2f} times the least cost" if ratios else ""
         lines.append(
-            f"Planning, {data['plans']['about']['plan_s']:g} CPU seconds per search: `reinforce-lstm` finds a plan for {len(ratios)} of {len(learned)} problems{cost}, in up to "
+            f"Planning, {data['plans']['about']['plan_s']:g} CPU seconds per search: "
+            f"`reinforce-lstm` finds a plan for {len(ratios)} of {len(learned)} problems{cost}, in up to "
             f"{slowest:.2g} CPU seconds; `exact` has the optimum of all in up to {quick:.2g} s."
         )
     return "\n".join(f"- {line}" for line in lines)
