@@ -175,6 +175,8 @@ def test_a_map_is_summed_up_in_a_sentence():
         "worse than a in 1 of 4 cells (most at load 1.1, congestion x1: +20 %), within noise in 1."
     )
     assert "better than a in 1 of 4 cells (most at load 1.1" in map_verdict(CELLS, MORE, "b", "a")
+    even = {(0.8, 1.0): Ratio(1.0, 0.9, 1.1)}
+    assert map_verdict(even, LESS, "b", "a") == "mean JCT: b is within noise of a in 1 cell."
     assert "too few seeds" in map_verdict({(0.8, 1.0): Ratio(0.5)}, LESS, "b", "a")
 
 
