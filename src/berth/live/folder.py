@@ -166,6 +166,7 @@ class Folder:
 def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
     """Return the end of a gang, from the ends of its parts; a part without exit codes counts as not successful."""
     codes = {int(rank): int(code) for end in ends for rank, code in end["codes"].items()}
+    cause, times = _first_cause(ends), [end.get("time") for end in ends]
     if not any(codes.values()) and not all(end["codes"] for end in ends):
         codes = {}
     return AttemptStatus(
@@ -175,8 +176,16 @@ def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
         stopped=any(end.get("stopped") for end in ends),
         done=any(end.get("done") for end in ends),
         lost=not codes or any(end.get("lost") for end in ends),
-        cause=_first_cause(ends),
+        cause=cause,
+        detail=_detail(ends, cause),
+        ended=None if None in times else max(times),
     )
+
+
+def _detail(ends: list[dict[str, Any]], cause: Cause | None) -> str:
+    """Return what the parts that ended for this cause say about it."""
+    said = (str(end["error"]) for end in ends if end.get("error") and end.get("cause") == cause)
+    return next(said, "")
 
 
 def _first_cause(ends: list[dict[str, Any]]) -> Cause | None:

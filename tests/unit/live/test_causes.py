@@ -3,16 +3,22 @@
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from berth.cli.queue import _print_ended
+from berth.cli.why import _ended_by
 from berth.live import commands
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
-from berth.live.backend import AttemptStatus, BackendError, Blocker
+from berth.live.backend import AttemptStatus, BackendError, Blocker, Observation
+from berth.live.backends.local import LocalBackend
 from berth.live.folder import gang_end
 from berth.live.lifecycle import Cause, sentence
+from berth.live.reconcile import observed_changes
 from berth.live.records import Record
 from berth.live.recover import apply_all
 from berth.live.snapshot import same
+from berth.testing.up import until
 
 ADMIN = Caller("root", "admin")
 
@@ -72,9 +78,68 @@ def test_what_a_job_ran_is_the_time_of_its_processes_without_waits_and_pauses(cr
     assert live.state_of(job) == "finished"
     (row,) = service_of(live).jobs(ADMIN, over=True, limit=10)["jobs"]
     began = [record.time for _, record in live.controller.store.job_records(job) if record.kind == "started"]
-    ended = [record.time for _, record in live.controller.store.job_records(job) if record.kind == "exited"]
+    ended = [
+        record.body["ended"]
+        for _, record in live.controller.store.job_records(job)
+        if record.kind == "exited"
+    ]
     assert row["ran_s"] == pytest.approx(sum(ended) - sum(began))
     assert row["ran_s"] < row["ended"] - row["first_start"]
+
+
+def test_an_end_without_a_controller_has_its_own_time(crank, service_of):
+    live = crank()
+    job = live.submit(gpus=1, seconds=4, name="short")
+    live.step(1, times=2)
+    live.controller.store.close()
+    live.clock.advance(100)
+    live.restart()
+    live.step()
+    service = service_of(live)
+    (row,) = service.jobs(ADMIN, over=True, limit=10)["jobs"]
+    (attempt,) = service.history(job)["attempts"]
+    assert row["ended"] == attempt["ended"] == attempt["began"] + row["ran_s"]
+    assert 3 <= row["ran_s"] <= 4
+    assert 3 <= live.state.durations["short"] <= 5
+    assert same(live.state, apply_all(None, live.controller.store.records(), trust=True))
+
+
+def test_an_end_is_not_before_its_start_and_not_after_its_discovery(crank):
+    live = crank()
+    for off_s in (-1e6, 1e6):
+        job = live.submit(gpus=1, seconds=4)
+        live.step(1, times=2)
+        (token,) = live.state.jobs[job].alive
+        began, end = live.state.attempts[token].began, AttemptStatus("ended", codes=(0,), ended=off_s)
+        seen = Observation({token: replace(end, ended=live.clock.wall() + off_s)}, live.backend.machines)
+        (record,) = observed_changes(live.state, seen, frozenset(), began + 3)
+        assert record.body["ended"] == (began if off_s < 0 else began + 3)
+        live.ask(commands.cancel(job))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"run": ["nosuchcmd", "--x"]}, "nosuchcmd: No such file or directory"),
+        ({"run": ["true"], "cwd": "/no/such"}, "folder /no/such: No such file or directory"),
+    ],
+)
+def test_a_command_that_cannot_be_started_says_why_and_is_not_retried(
+    crank, tmp_path, service_of, spec, said, capsys
+):
+    live = crank(backend=lambda cluster, _: LocalBackend(tmp_path, cluster))
+    job = live.submit(**spec)
+    until(lambda: live.step(0.1) or job not in live.state.jobs)
+    service = service_of(live)
+    assert (live.state_of(job), service.job(job, ADMIN)["attempts"]) == ("failed", 1)
+    whole = f"it is over: failed, its command can't be started ({said})"
+    assert service.why(job, ADMIN)["reason"]["sentence"] == whole
+    assert said in service.logs(job, ADMIN, attempt=None, rank=0, offset=0, limit=1000)[0]
+    (attempt,) = service.history(job)["attempts"]
+    assert _ended_by(attempt) == f"command-error ({said}), exit 127"
+    rows = service.jobs(ADMIN, over=True, limit=10)["jobs"]
+    _print_ended(Console(width=400), rows, rows[0]["ended"])
+    assert f"command-error ({said})" in capsys.readouterr().out
 
 
 def places(live, job: str) -> list[str]:
