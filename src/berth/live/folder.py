@@ -159,8 +159,18 @@ class Folder:
 
     def log(self, rank: int) -> Path:
         """Return the path of the output of a member."""
-        name = f"rank-{int(rank)}.log"
-        return (self._ended if self._ended.exists() else self.path) / name
+        return self._kept / f"rank-{int(rank)}.log"
+
+    def processes(self) -> int | None:
+        """Return how many processes it has; None if its launch is not known."""
+        try:
+            return len(json.loads((self._kept / "launch.json").read_text())["members"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def _kept(self) -> Path:
+        return self._ended if self._ended.exists() else self.path
 
 
 def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
