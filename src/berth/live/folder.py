@@ -176,7 +176,7 @@ class Folder:
 def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
     """Return the end of a gang, from the ends of its parts; a part without exit codes counts as not successful."""
     codes = {int(rank): int(code) for end in ends for rank, code in end["codes"].items()}
-    cause, times = _first_cause(ends), [end.get("time") for end in ends]
+    cause, times = _first_cause(ends), [float(end["time"]) for end in ends if "time" in end]
     if not any(codes.values()) and not all(end["codes"] for end in ends):
         codes = {}
     return AttemptStatus(
@@ -188,7 +188,7 @@ def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
         lost=not codes or any(end.get("lost") for end in ends),
         cause=cause,
         detail=_detail(ends, cause),
-        ended=None if None in times else max(times),
+        ended=max(times) if len(times) == len(ends) else None,
     )
 
 
