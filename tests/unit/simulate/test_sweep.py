@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import berth.simulate as public
 from berth.errors import InputError
 from berth.report.simulation_sweep import map_verdict
 from berth.simulate import sweep as room
@@ -82,6 +83,7 @@ def test_finished_cells_are_never_written_again(tmp_path, ran, monkeypatch):
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_another_question_is_another_cell(tmp_path, ran):
     file = tmp_path / "cells.jsonl"
     sweep(GRID.cells(), file, workers=1)
@@ -133,6 +135,7 @@ def test_jobs_that_arrive_at_once_have_no_load_and_known_figures():
         dataclasses.replace(GRID, loads=(AT_ONCE,))
 
 
+@pytest.mark.slow
 def test_failures_are_drawn_again_for_each_seed_and_named_in_the_frame():
     grid = dataclasses.replace(GRID, faults="mtbf=6h,mttr=1h,seed=3")
     calm, rows = sweep(GRID.cells()), sweep(grid.cells())
@@ -144,6 +147,17 @@ def test_failures_are_drawn_again_for_each_seed_and_named_in_the_frame():
     assert frame["fault_seed"].to_list() == [3, 3, 4, 4, None, None, None, None]
     assert frame["policy"].to_list() == ["fifo", "srtf"] * 4
     assert frame["goodput"].to_list() == [row["result"]["goodput"] for row in [*rows, *calm]]
+
+
+def test_a_grid_is_a_data_frame_in_one_call_and_keeps_its_cells(tmp_path, ran):
+    file = tmp_path / "cells.jsonl"
+    frame = public.run_grid(public.Grid(**dataclasses.asdict(GRID)), file)
+    assert frame.height == len(ran) == 4
+    assert frame["mean_jct_s"].to_list() == [
+        json.loads(line)["result"]["mean_jct_s"] for line in file.read_text().splitlines()
+    ]
+    public.run_grid(GRID, str(file))
+    assert len(ran) == 4
 
 
 LESS, MORE = COMPARED["mean_jct_s"], COMPARED["goodput"]
@@ -161,6 +175,8 @@ def test_a_map_is_summed_up_in_a_sentence():
         "worse than a in 1 of 4 cells (most at load 1.1, congestion x1: +20 %), within noise in 1."
     )
     assert "better than a in 1 of 4 cells (most at load 1.1" in map_verdict(CELLS, MORE, "b", "a")
+    even = {(0.8, 1.0): Ratio(1.0, 0.9, 1.1)}
+    assert map_verdict(even, LESS, "b", "a") == "mean JCT: b is within noise of a in 1 cell."
     assert "too few seeds" in map_verdict({(0.8, 1.0): Ratio(0.5)}, LESS, "b", "a")
 
 

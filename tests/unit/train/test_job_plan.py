@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from process_tree import signal_all
 from test_plan_execution import BATCH, differences, plan_file
 
 from berth.errors import InputError
@@ -40,6 +41,7 @@ def role(plan: Path, rank: int, world_size: int, monkeypatch, **options) -> Rank
     return with_role(given, resolve(recipe, TrainOptions(plan=str(plan), **options), given, print))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("counts", "halved"), [((2, 3), 4), ((3,), 3)], ids=str)
 def test_ranks_after_those_of_the_stages_are_servers(counts, halved, tmp_path, monkeypatch):
     workers, servers = sum(counts), 2
@@ -110,8 +112,8 @@ class Job:
         while not (csv.exists() and len(csv.read_text().splitlines()) > 1):
             assert all(process.poll() is None for process in self.processes), self.end()
             time.sleep(0.05)
-        for process in self.processes:
-            process.send_signal(signal.SIGTERM)
+        for process in self.processes:  # and the servers they started, first, as when Slurm cancels a job
+            signal_all(process.pid, signal.SIGTERM)
 
     def end(self) -> list[tuple[int, str, str]]:
         try:
@@ -123,6 +125,7 @@ class Job:
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # tests/live/test_shape_change.py shows it under a controller
 def test_a_job_that_changes_its_plan_learns_what_an_undisturbed_one_learns(tmp_path, capsys):
     """Two stages of 2 and 1 with two servers; stopped; then of 1 and 2 with one."""
     (tmp_path / "held.py").write_text(HELD)

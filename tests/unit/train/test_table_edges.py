@@ -1,4 +1,4 @@
-"""The edges of a table: cold records, memory given back, who leaves, the smallest steps and the largest numbers."""
+"""Edge cases of tables: cold records, freed memory, evicted rows, the smallest steps and the largest numbers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,21 @@ from berth.train.tables.table import Table
 
 WIDE = BLOCK_BYTES // 4  # a record that fills a block by itself
 TOGETHER = 256  # blocks that are written at a time
+
+
+def test_a_push_after_the_rows_of_its_batch_were_removed_creates_them_again():
+    """A push goes to where the last pull found its rows, unless one was removed since: others may be there now."""
+    keys, others = np.arange(5), np.arange(100, 105)
+    gradients, found = np.ones((5, 2), np.float32), []
+    for together in (True, False):
+        table, batch = Table(2, optimiser=adagrad(0.1)), DedupedKeys.of(keys.copy())
+        table.pull_deduped(batch, np.empty((5, 2), np.float32))
+        table.delete(keys)
+        table.touch(others)
+        table.push_deduped(batch if together else DedupedKeys.of(keys.copy()), gradients)
+        found.append(table.save())
+    np.testing.assert_array_equal(found[0].keys, np.concatenate([keys, others]))
+    np.testing.assert_array_equal(found[0].records, found[1].records)
 
 
 @pytest.fixture
