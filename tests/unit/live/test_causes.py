@@ -192,7 +192,7 @@ def test_a_job_that_is_submitted_again_is_named_by_its_state(crank):
     assert live.ask(again) == {"job": "mine", "state": "running", "new": False}
 
 
-def test_a_gang_that_is_too_large_is_told_what_there_is_of_which_type(crank):
+def test_a_gang_that_is_too_large_learns_what_there_is_of_which_type(crank):
     live = crank(cluster="examples/clusters/small-mix.yaml")
     too_large = live.controller.ask(commands.submit(JobSpec(run="x", gpus=11), "me"))
     live.step()
@@ -202,7 +202,7 @@ def test_a_gang_that_is_too_large_is_told_what_there_is_of_which_type(crank):
     assert "cpu-core only with --device" in refused.value.hint
 
 
-def test_a_second_controller_of_a_state_is_told_so_even_if_it_wants_the_same_port(tmp_path):
+def test_a_second_controller_of_a_state_is_refused_as_such_even_if_it_wants_the_same_port(tmp_path):
     store, sock = Store(tmp_path / "state"), listen("127.0.0.1", 0)
     try:
         with pytest.raises(InputError, match="another controller"):

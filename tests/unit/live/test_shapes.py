@@ -196,7 +196,7 @@ def test_the_queue_says_what_the_alternatives_would_give(live):
     assert (row["shape"], row["gpus"]) == ("fast", 13)
 
 
-def test_a_job_with_parts_is_told_which_machines_are_out_of_service(live):
+def test_a_job_with_parts_names_which_machines_are_out_of_service(live):
     gpus = [machine.name for machine in live.cluster.machines[:2]]
     for name in gpus:
         live.ask(commands.drain(name))
