@@ -34,6 +34,9 @@ PHILLY = """timestamp,duration,num_gpus,gpu_time,cluster
 """
 
 
+# The plans of this page follow from times that it measures on the machine at hand.
+MEASURED_HERE = "own-model.md"
+
 # Pages show what berth prints; these are the programs that a reader starts, `python` for the examples beside them.
 PLAYED = ("berth ", "python ")
 
@@ -73,7 +76,7 @@ def test_commands_of_a_page_work_one_after_the_other_and_its_python_too(page, tm
             else:
                 output = transcripts.run(command, folder)
                 assert "[exit" not in output, f"{page.name}: {command}\n{output}"
-                shown = shown_outputs(page).get(command, "")
+                shown = "" if page.name == MEASURED_HERE else shown_outputs(page).get(command, "")
                 assert missing_words(shown, output) == [], f"{page.name}: {command}\n{output}"
         for program in programs(page):
             (folder / "page.py").write_text(program)
