@@ -23,7 +23,7 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,train/servers,codec routing request_queue tickets)
 
 .PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
-	bench-simulate bench-policies bench-waiting bench-one-job bench-plan bench-plan-truth bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
+	bench-simulate bench-policies bench-waiting bench-one-job bench-plan bench-plan-truth bench-plan-stages bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -125,6 +125,9 @@ bench-train: $(VENV)/.dev ## training beside the dense part alone and plain torc
 	@held=0; $(BIN)/python benchmarks/train.py || held=1; \
 	$(BIN)/python benchmarks/train_reading.py || held=1; \
 	$(BIN)/python benchmarks/train_budget.py || held=1; exit $$held
+
+bench-plan-stages: $(VENV)/.dev ## stages of plans with unequal replicas, predicted and measured; a minute
+	@$(BIN)/python benchmarks/plan_stages.py
 
 bench-train-modes: $(VENV)/.dev ## all training modes with one of two workers at a tenth of its speed; some three minutes
 	@$(BIN)/python benchmarks/train_modes.py

@@ -125,6 +125,14 @@ BENCHMARKS = (
         "Training with cold rows in a file, beside the same with all rows in memory, by turns.",
     ),
     Benchmark(
+        "plan-stages",
+        "Stages of plans",
+        "bench-plan-stages",
+        "Predicted and measured CPU time of one replica in a step, of three plans with unequal replicas. The\n"
+        "prediction has the profile that berth comes with, so it is that of another core. More:\n"
+        "[run a plan](guides/training.md#run-a-plan).",
+    ),
+    Benchmark(
         "train-modes",
         "Training modes with a slow worker",
         "bench-train-modes",

@@ -3,7 +3,8 @@
 Each peer gets an environment of its own below a cache folder, made once. One that can't be installed is said to be
 missing, with the last words of pip, and the others go on. All peers are processes with one thread that train the same
 examples by turns; the figure is CPU milliseconds per 1,000 examples, the median of the turns, the spread the distance
-between the quartiles, the ratio the median of the ratios to the floor of the same turn. AUC is progressive, over the
+between the quartiles, the ratios are medians of those within a turn: to the floor, and to berth, where a peer that is
+faster is a bar missed. AUC is progressive, over the
 last quarter. All but berth fold ids onto a table of a million rows.
 """
 
@@ -205,14 +206,23 @@ def _with_this_folder() -> str:
 
 def figures(size: int, costs: dict[str, list[float]], facts: dict[str, dict[str, Any]]) -> list[Figure]:
     """From CPU milliseconds of each turn but the first, and what each peer reported at its end."""
-    spent, ratios, learned, memory = (
+    spent, ratios, ahead, learned, memory = (
         f"Batch {size:,}: {what}"
-        for what in ("CPU ms per 1,000 examples", "times the floor", "AUC", "memory of the process")
+        for what in (
+            "CPU ms per 1,000 examples",
+            "times the floor",
+            "times the CPU time of berth",
+            "AUC",
+            "memory of the process",
+        )
     )
     made = [figure(spent, name, "ms", cost, quartiles=True) for name, cost in costs.items()]
     for name in (one for one in costs if one != FLOOR):
         beside = [mine / other for mine, other in zip(costs[name], costs[FLOOR], strict=True)]
         made.append(figure(ratios, name, "x", beside, quartiles=True, beside=FLOOR))
+    for name in (one for one in costs if one not in (FLOOR, BERTH)):
+        beside = [other / mine for other, mine in zip(costs[name], costs[BERTH], strict=True)]
+        made.append(figure(ahead, name, "x", beside, at_least={"median": 1.0}, quartiles=True, beside=BERTH))
     made += [
         figure(learned, name, "", [reported["auc"]]) for name, reported in facts.items() if name != FLOOR
     ]

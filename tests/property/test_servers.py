@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from berth.train.servers import ClientOptions, RemoteStore, Secret, ServerConfig
 from berth.train.servers.process import in_process_servers
-from berth.train.servers.routing import make_route
+from berth.train.shards.routing import make_route
 from berth.train.sparse import TableSpec
 from berth.train.tables import (
     Admission,

@@ -80,7 +80,7 @@ def progress_bar(goal: int | None, logs: list[Log], name: str) -> Iterator[Calla
                 return
             last = now
             found = session.evaluations.last if session.evaluations is not None else None
-            metrics = current_metrics(session.progress, session.store.statistics(), found)
+            metrics = current_metrics(session.progress, session.statistics(), found)
             for log in logs:
                 log.write(metrics)
             text = (

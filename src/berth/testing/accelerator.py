@@ -44,6 +44,7 @@ SPEED = "BERTH_STANDIN_SPEED"  # environment variable: the speed factor of proce
 MEMORY = "BERTH_STANDIN_MEMORY"  # environment variable: the memory of the device in bytes
 _IDLE_LOOKS = 4
 _MIN_WAIT_S = 1e-3  # shorter waits are added up: sleeping is not exact
+_NO_BACKWARD_PASS = -1  # as torch numbers them
 _COPIES = {"aten::copy_", "aten::_to_copy"}
 _CPU_INDICES = {"aten::index", "aten::index_put_", "aten::_index_put_impl_"}  # as on CUDA
 # `torch.tensor` copies below the level of the fallback; the others are an empty tensor that is resized, which a wrapper
@@ -107,6 +108,7 @@ class StandIn:
     operations: int = 0
     device_s: float = 0.0  # virtual time of the device: CPU time of its operations / speed
     used_bytes: int = 0  # counted if there is a limit
+    late_error: torch.OutOfMemoryError | None = None  # of a backward pass, raised by the next operation
     stream: Queue = field(default_factory=lambda: Queue(name="default"))  # the current one
     _log: list[Issued] | None = None
     _owed_s: float = 0.0
@@ -321,10 +323,13 @@ def _allocate(tensor: DeviceTensor, storage: torch.UntypedStorage) -> None:
         return
     if not _users.get(place):
         if _DEVICE.used_bytes + size > (_DEVICE.memory_bytes or 0):
-            raise torch.OutOfMemoryError(
+            error = torch.OutOfMemoryError(
                 f"{NAME} out of memory. Tried to allocate {size} bytes, {_DEVICE.used_bytes} of"
                 f" {_DEVICE.memory_bytes} are in use."
             )
+            if torch._C._current_graph_task_id() == _NO_BACKWARD_PASS:
+                raise error
+            _DEVICE.late_error = _DEVICE.late_error or error
         _DEVICE.used_bytes += size
     _users[place] = _users.get(place, 0) + 1
     finalize(tensor, _release, place, size)
@@ -344,6 +349,7 @@ def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """Run an operation on the host data of its arguments, and wrap what it returns."""
+    _raise_late_error()
     name = func._schema.name
     to_host = _target(kwargs) == "cpu"
     wrapped: dict[int, DeviceTensor] = {}
@@ -368,6 +374,14 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if to_host or (name == "aten::copy_" and not isinstance(args[0], DeviceTensor)):
         return args[0] if name == "aten::copy_" else _apart(result, own_args[0])
     return tree_map(lambda value: _wrap(value, wrapped), result)
+
+
+def _raise_late_error() -> None:
+    """Raise what happened in a backward pass after it: torch aborts the process if a tensor of Python raises there."""
+    error = _DEVICE.late_error
+    if error is not None and torch._C._current_graph_task_id() == _NO_BACKWARD_PASS:
+        _DEVICE.late_error = None
+        raise error
 
 
 def _wrap(value: Any, wrapped: dict[int, DeviceTensor]) -> Any:

@@ -38,6 +38,7 @@ class AsyncSession(DistributedSession):
     _position: RunPosition | None = None  # of the last checkpoint
     _own_steps = 0
     _evaluated_step = 0
+    _last_step: int | None = None  # of the run, if it is known; evaluated when all workers have finished
     _stopping_run = False  # a worker was asked to stop; the tickets that were taken are still trained
     _days = 0
     _scheduled_step = 0  # of the learning-rate schedule
@@ -55,6 +56,7 @@ class AsyncSession(DistributedSession):
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
         """Yield the loss of every step of this worker, until the run has no more tickets."""
         goal = None if until is None else until * self.workers
+        self._last_step = until
         if self._exhausted:
             goal = 0  # the run that is resumed had stopped early
         reader = TicketReader(self.data, self.batch, self.workers, self.seed)
@@ -126,7 +128,7 @@ class AsyncSession(DistributedSession):
     def _evaluate_if_due(self) -> None:
         """Evaluate the weights that this worker has; the others go on."""
         step, evaluations = self.progress.step, self.evaluations
-        if evaluations is None or evaluations.every is None:
+        if evaluations is None or evaluations.every is None or step == self._last_step:
             return
         if step // evaluations.every > self._evaluated_step // evaluations.every:
             self._evaluated_step = step

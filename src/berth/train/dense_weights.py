@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from berth.errors import InputError
 from berth.train.dense_rules import STATE, rule_of, settings_of, with_penalty
-from berth.train.servers import protocol
 from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, SparseStore, TableSpec
 from berth.train.tables import Initialiser, State
+from berth.train.tables import state as table_state
 
 ROW = 256  # numbers of a row; the last row of a weight is padded with zeros
 
@@ -132,7 +132,7 @@ class DenseWeights:
 
 def _parts(rows: int) -> list[slice]:
     """Return the rows of each message; one message has at most 256 MiB."""
-    most = max(protocol.PART_BYTES // (4 * ROW), 1)
+    most = max(table_state.PART_BYTES // (4 * ROW), 1)
     return [slice(start, start + most) for start in range(0, rows, most)]
 
 

@@ -12,7 +12,6 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -35,7 +34,6 @@ from berth.train.optimisers import optimiser_for
 from berth.train.options import TrainOptions
 from berth.train.process_group import ProcessGroup
 from berth.train.resident.statistics import add_up_shards
-from berth.train.resident.store import ResidentStore
 from berth.train.result import Result
 from berth.train.session import Session
 from berth.train.sparse import SparseStore
@@ -69,6 +67,7 @@ class DistributedSession(Session):
         self._other_windows: list[
             dict[str, Any]
         ] = []  # last scores of the other first-stage replicas, on rank 0
+        self._other_shards: list[dict[str, Any]] = []  # statistics of the other ranks' rows, on rank 0
         self._gathered_at = 0.0
         self._step_s: deque[float] = deque(maxlen=_TIMED_STEPS)
         self._stop_agreed = False
@@ -93,7 +92,7 @@ class DistributedSession(Session):
         )
         self.rank_info = process_group.rank_info
         self.planned = planned
-        self._end_or_follow_requests()
+        self.store.attend_checkpoint()
         self._synchronise_start()
 
     def steps(self, until: int | None = None) -> Generator[float, None, None]:
@@ -167,8 +166,10 @@ class DistributedSession(Session):
             )
 
     def _wants_scores(self, until: int | None) -> bool:
-        """Return whether rank 0 gathers the scores of all replicas after this step, for the global AUC."""
-        if not self.process_group.is_main or not self._reports or self.process_group.layout.readers == 1:
+        """Return whether rank 0 gathers scores and statistics of all replicas after this step, to report them."""
+        if not self.process_group.is_main or not self._reports:
+            return False
+        if self.process_group.layout.readers == 1 and not self._has_other_shards:
             return False
         now, last = time.monotonic(), self.progress.step + 1 == until
         if not last and now - self._gathered_at < GATHER_INTERVAL_S:
@@ -192,6 +193,29 @@ class DistributedSession(Session):
         together = join_windows(self._windows())
         self.progress.add_global(together["scores"], together["labels"])
 
+    @property
+    def _has_other_shards(self) -> bool:
+        return self.store.is_shard and self.process_group.rank_info.world_size > 1
+
+    def _gather_shards(self) -> None:
+        """Send the statistics of this rank's rows to rank 0."""
+        channel = self.process_group.channel
+        if not self.process_group.is_main:
+            channel.send(0, self._own_shard())
+            channel.flush()
+            return
+        others = range(1, self.process_group.rank_info.world_size)
+        self._other_shards = [channel.receive(rank) for rank in others]
+
+    def _own_shard(self) -> dict[str, Any]:
+        return {"stage": self.process_group.stage, "shards": self.store.statistics()}
+
+    def statistics(self) -> Mapping[str, Any]:
+        """Return those of all ranks, as last gathered."""
+        if not self.store.is_shard:
+            return super().statistics()
+        return add_up_shards([self._own_shard(), *self._other_shards])
+
     def _windows(self) -> list[dict[str, Any]]:
         return [*super()._windows(), *self._other_windows]
 
@@ -213,6 +237,8 @@ class DistributedSession(Session):
         HEARTBEAT.step = self.progress.step
         if self._wants_gathering:
             self._gather_windows()
+            if self._has_other_shards:
+                self._gather_shards()
 
     def _check_finite(self, loss: float) -> None:
         """Raise on rank 0; the others wait until it has reported the error."""
@@ -226,15 +252,15 @@ class DistributedSession(Session):
         if group.layout.stages > 1:
             if group.is_main:
                 self._load_stages()
-                with self._serving_peeks():
+                with self.store.evaluation():
                     scored = self._score(evaluations.data)
                 self._record(evaluations, scored)
             else:
                 self._send_weights()
-                with self._serving_peeks():
+                with self.store.evaluation():
                     pass
         else:
-            with self._serving_peeks():
+            with self.store.evaluation():
                 scored = self._score(evaluations.data, group.share)
             if group.is_main:
                 for rank in range(1, group.rank_info.world_size):
@@ -247,10 +273,6 @@ class DistributedSession(Session):
             total > 0 for total in group.agree([self._saves_best, super()._is_exhausted])
         )
         self._saves_best = best
-
-    def _serving_peeks(self) -> AbstractContextManager[None]:
-        """Return a context in which ranks look up resident rows of all others; it ends when all ranks are done."""
-        return self.store.evaluation() if isinstance(self.store, ResidentStore) else nullcontext()
 
     def _load_stages(self) -> None:
         """Load the weights of later stages, which rank 0 does not train, to score the whole model on its device."""
@@ -297,7 +319,7 @@ class DistributedSession(Session):
             }
         result = super()._result(preempted, losses)
         own["shared_memory"] = result.statistics.get("shared_memory")
-        if isinstance(self.store, ResidentStore):
+        if self.store.is_shard:
             own["shards"] = result.statistics
         if not self.process_group.is_main:
             self.process_group.channel.send(0, own)
@@ -377,18 +399,12 @@ class DistributedSession(Session):
         try:
             super().save()
         finally:
-            self._end_or_follow_requests()
+            self.store.attend_checkpoint()
 
     def _follow_save(self) -> None:
         """Send weights of this stage, and write this rank's shards of resident tables."""
         self._send_weights()
-        self._end_or_follow_requests()
-
-    def _end_or_follow_requests(self) -> None:
-        """Rank 0 has no more requests to the owners of resident tables; the others do what it asks for until then."""
-        if isinstance(self.store, ResidentStore):
-            checkpoints = self.store.checkpoints
-            checkpoints.end_requests() if self.process_group.is_main else checkpoints.follow()
+        self.store.attend_checkpoint()
 
     def _evaluate_end(self, preempted: bool) -> None:
         due = self.process_group.is_main and self._is_end_due(preempted)

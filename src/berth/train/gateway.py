@@ -15,6 +15,7 @@ import argparse
 import json
 import os
 import select
+import signal
 import socket
 import ssl
 import struct
@@ -205,6 +206,7 @@ def main() -> None:
         gateway.open([(str(host), int(port)) for host, port in routes.get("targets", ())], remote)
     except (OSError, BerthError) as error:
         sys.exit(f"berth gateway: {error}")
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # workers need it until their last checkpoint
     print("ready", flush=True)
     sys.stdin.read()
 

@@ -210,9 +210,15 @@ class StallMonitor:
         ]
         return f"waiting: {', '.join(reports)}"
 
+    def is_lost(self, rank: int) -> bool:
+        """Return whether a rank has been silent for twice as long as it takes to report it."""
+        return rank != self._rank and self._silence_s(rank, time.monotonic()) >= 2 * self._silent_s
+
+    def _silence_s(self, rank: int, now: float) -> float:
+        return self._observed_until(rank, now) - self._peers[rank].beat_at
+
     def _is_silent(self, rank: int, now: float) -> bool:
-        observed_until = self._observed_until(rank, now)
-        return rank != self._rank and observed_until - self._peers[rank].beat_at >= self._silent_s
+        return rank != self._rank and self._silence_s(rank, now) >= self._silent_s
 
     def _observed_until(self, rank: int, now: float) -> float:
         """Return the time up to which a rank is observed. Rank 0 hosts the store, so no response is its silence."""

@@ -12,13 +12,13 @@ from weakref import finalize
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.sparse import Floats, Keys, TableSpec
+from berth.train.sparse import Floats, Keys, TableSpec, WithoutPeers
 from berth.train.tables import State, Table
 from berth.train.tables.dedup import DedupedKeys
 from berth.train.tables.store import as_keys
 
 
-class LocalStore:
+class LocalStore(WithoutPeers):
     """A `SparseStore` in this process; beyond `memory_bytes` cold rows go to files in `folder`."""
 
     def __init__(

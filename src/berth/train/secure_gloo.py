@@ -23,6 +23,7 @@ from berth.train.rendezvous import RankInfo
 from berth.train.servers.secret import Secret
 
 NAME = "berthgloo"  # of the backend; torch allows letters only
+_LEAVE_S = 5.0
 _READY_S = 300.0  # hosts may be busy
 _LISTEN = "0A"  # state in /proc/net/tcp
 
@@ -85,8 +86,11 @@ class GatewayProcess:
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
-        self._process.terminate()
-        self._process.wait()
+        try:
+            self._process.wait(_LEAVE_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
 
     def _line(self) -> str:
         stream = self._process.stdout

@@ -358,6 +358,10 @@ class Session:
             "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
         )
 
+    def statistics(self) -> Mapping[str, Any]:
+        """Return rows, hit rate and bytes of the tables as they are now, those of all ranks."""
+        return self.store.statistics()
+
     def evaluate(self, data: BatchSource) -> Evaluation:
         """Return the metrics of the model, as it is now, on other data; creates no rows."""
         return self._score(data).evaluation(self.progress.step)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -133,6 +134,32 @@ class SparseStore(Protocol):
     def close(self) -> None:
         """Wait for requests in flight, then release everything."""
         ...
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether `statistics` are of this rank's rows only, and those of all ranks add up."""
+        ...
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Return a context for scoring: it ends when no rank needs rows of this one any more."""
+        ...
+
+    def attend_checkpoint(self) -> None:
+        """Do this rank's part of saving or loading: rank 0 calls it when it is done, the others instead."""
+        ...
+
+
+class WithoutPeers:
+    """The part of a `SparseStore` whose rows are not in the memory of other ranks."""
+
+    is_shard = False
+
+    def evaluation(self) -> AbstractContextManager[None]:
+        """Return a context that does nothing: rows are always available."""
+        return nullcontext()
+
+    def attend_checkpoint(self) -> None:
+        """Do nothing: rank 0 saves and loads alone."""
 
 
 class DenseStore(SparseStore, Protocol):

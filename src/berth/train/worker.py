@@ -33,7 +33,7 @@ from berth.train.server_rank import ADDRESS_KEY, remove_at_exit, server_rank_add
 from berth.train.servers import Address, ClientOptions, Secret, connect
 from berth.train.servers.ping import ServerPing, ping_identity
 from berth.train.servers.secret import VARIABLE
-from berth.train.sparse import SparseStore
+from berth.train.sparse import SparseStore, WithoutPeers
 from berth.train.stages.learner import StageLearner
 from berth.zoo import LayeredModel
 
@@ -207,7 +207,7 @@ def _watched(index: int, hosts: Hosts | None) -> WatchedServer:
     return WatchedServer(f"server {index} on {hosts.names()[host]}", hosts.pinged_by(host))
 
 
-class NoTables:
+class NoTables(WithoutPeers):
     """The store of a stage without tables."""
 
     def open(self, tables: Sequence[Any]) -> None:

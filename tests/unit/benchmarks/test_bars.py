@@ -20,6 +20,7 @@ import tables  # noqa: E402
 import train  # noqa: E402
 import train_budget  # noqa: E402
 import train_modes  # noqa: E402
+import train_peers  # noqa: E402
 import train_reading  # noqa: E402
 
 
@@ -36,10 +37,11 @@ def costs(**times):
 @pytest.mark.parametrize(
     ("size", "times", "auc", "expected"),
     [
-        (4096, {"berth": 1.1, "served": 1.15}, 0.75, set()),
-        (4096, {"berth": 1.12, "served": 1.14}, 0.75, {train.BERTH}),
-        (4096, {"berth": 1.0, "served": 1.2}, 0.75, {train.SERVED}),
-        (512, {"berth": 1.2, "served": 1.2}, 0.75, set()),
+        (4096, {"berth": 1.03, "served": 1.08}, 0.75, set()),
+        (4096, {"berth": 1.04, "served": 1.08}, 0.75, {train.BERTH}),
+        (4096, {"berth": 1.0, "served": 1.09}, 0.75, {train.SERVED}),
+        (512, {"berth": 1.08, "served": 1.15}, 0.75, set()),
+        (512, {"berth": 1.09, "served": 1.16}, 0.75, {train.SERVED, train.BERTH}),
         (512, {"berth": 1.0, "served": 1.3}, 0.7, {train.SERVED, train.BERTH}),
         (8192, {"berth": 2.0, "served": 2.0}, 0.75, set()),  # no bar at this size
         (4096, {"torch": 9.0}, 0.746, {train.BERTH}),
@@ -58,6 +60,13 @@ def test_reading_from_files_is_held_against_a_share_of_the_step(name, share, met
     step = [(25.0, 30.0)] * 5
     spent = {name: [(25.0 * share, 1.0)] * 5, train_reading.READ: step, train_reading.AHEAD: step}
     assert (missed(train_reading.figures(name, spent)) == set()) is met
+
+
+@pytest.mark.parametrize(("peer", "expected"), [(26.0, set()), (24.0, {"torchrec 1.8"})])
+def test_a_peer_that_takes_less_cpu_time_than_berth_is_a_bar_missed(peer, expected):
+    spent = {train_peers.FLOOR: [20.0] * 9, train_peers.BERTH: [25.0] * 9, "torchrec 1.8": [peer] * 9}
+    facts = {name: {"auc": 0.75, "resident_mib": 1.0} for name in spent}
+    assert {what for what, _ in missed(train_peers.figures(4096, spent, facts))} == expected
 
 
 @pytest.mark.parametrize(("slower", "met"), [(1.9, True), (2.1, False)])

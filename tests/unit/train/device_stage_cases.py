@@ -160,6 +160,35 @@ def test_out_of_memory_is_one_message_with_what_to_reduce(batch, cache):
         DEVICE.memory_bytes = None
 
 
+class BackwardOnly(torch.autograd.Function):
+    """Needs memory in the backward pass only."""
+
+    @staticmethod
+    def forward(context, value):
+        return value * 2
+
+    @staticmethod
+    def backward(context, gradient):
+        return gradient * 2 + torch.ones((4096, 64), device=gradient.device).sum()
+
+
+class HeavyBackward(Model):
+    def forward(self, inputs):
+        return BackwardOnly.apply(super().forward(inputs))
+
+
+def test_out_of_memory_in_a_backward_pass_is_one_message_too():
+    """torch aborts the process if a tensor of Python raises there, so the stand-in reports it afterwards."""
+    register(memory_bytes=DEVICE.used_bytes + 900_000)
+    try:
+        with pytest.raises(InputError, match=r"standin is out of memory: .*Tried to allocate 1048576 bytes"):
+            Session(HeavyBackward(), ClickStream(), TrainOptions(batch=8, device="standin")).run(2)
+    finally:
+        register(memory_bytes=0)
+        DEVICE.memory_bytes = None
+    Session(Model(), ClickStream(), TrainOptions(batch=8, device="standin")).run(2)  # nothing is left over
+
+
 def test_a_cache_too_small_for_a_row_and_one_without_a_device_are_refused():
     with pytest.raises(InputError, match="holds no row"):
         Session(Model(), ClickStream(), TrainOptions(batch=8, device="standin", device_cache=8))

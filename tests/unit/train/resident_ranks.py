@@ -21,12 +21,13 @@ from berth.train.stages.cut import Layout
 
 
 def in_ranks(count: int, work: Callable[[ProcessGroup], Any]) -> list[Any]:
-    """Runs `work` in every rank; an exception of a rank is its result."""
+    """Runs `work` in every rank; an exception of a rank is its result, and so is the signal that killed it."""
     with tempfile.TemporaryDirectory() as folder:
         children = [_fork(Path(folder), rank, count, work) for rank in range(count)]
-        for child in children:
-            os.waitpid(child, 0)
-        return [pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(count)]
+        killed = [os.WTERMSIG(os.waitpid(child, 0)[1]) for child in children]
+        return [
+            killed[rank] or pickle.loads((Path(folder) / str(rank)).read_bytes()) for rank in range(count)
+        ]
 
 
 def _fork(folder: Path, rank: int, count: int, work: Callable[[ProcessGroup], Any]) -> int:

@@ -19,6 +19,7 @@ from berth.train import Checkpoints, Trainer
 from berth.train.checkpoint import CheckpointStore
 from berth.train.data import ClickStream
 from berth.train.embedding import Embedding
+from berth.train.evaluate import Evaluations, HeldOut
 from berth.train.launch import SERVERS
 from berth.train.launch_config import resolve
 from berth.train.options import TrainOptions
@@ -198,14 +199,11 @@ class Rates:
         self.rates.append(metrics["learning_rate"])
 
 
-@pytest.mark.parametrize(("mode", "ends"), [("async", (6, 12)), ("geo", (12,))])
+@pytest.mark.parametrize("mode", ["async", "geo"])
 def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
-    small, monkeypatch, tmp_path, mode, ends
+    small, monkeypatch, tmp_path, mode
 ):
-    """One worker learns the same in all modes, so rates and losses are comparable.
-
-    The second half is resumed, except in geo, where the optimiser state of local rows is lost.
-    """
+    """One worker learns the same in all modes, so rates and losses are comparable. The second half is resumed."""
     learning = {"dense_optimiser": "adamw", "lr": 0.05, "dense_options": {"weight_decay": 0.3}}
     learning |= {"schedule": "one-cycle", "schedule_options": {"total_steps": 12}}
     alone = Rates()
@@ -219,7 +217,7 @@ def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
     saved = Checkpoints(tmp_path / "saved", every=6)
     options = TrainOptions(batch=BATCH, servers=1, mode=mode, geo_every=1, checkpoints=saved, **learning)
     seen, losses = Rates(), []
-    for until in ends:
+    for until in (6, 12):
         recipe = Recipe("wide", Wide(), ClickStream(1), BATCH, callbacks=seen)
         with one_worker(monkeypatch, recipe, options) as session:
             assert session.resumed_from == (6 if losses else None)
@@ -229,6 +227,41 @@ def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
         [0.05 / 25, *alone.rates[:11]]
     )  # reported before the step of the schedule
     assert max(seen.rates) > 5 * min(seen.rates)
+
+
+class HeldOutLosses:
+    def __init__(self):
+        self.losses = {}
+
+    def on_evaluation(self, metrics):
+        assert metrics["step"] not in self.losses
+        self.losses[metrics["step"]] = metrics["loss"]
+
+
+@pytest.mark.parametrize("mode", ["async", "half-async", "geo"])
+def test_held_out_data_is_evaluated_in_every_mode(small, monkeypatch, mode):
+    """With the weights that rank 0 has then, which may be a step older; at the end with those of all workers."""
+
+    def evaluations():
+        return Evaluations(HeldOut(ClickStream(1), 300), every=4)
+
+    alone, seen = HeldOutLosses(), HeldOutLosses()
+    learning = {"batch": BATCH, "lr": 0.02}
+    expected = small.Session(
+        Wide(), ClickStream(1), TrainOptions(**learning), evaluations=evaluations(), callbacks=alone
+    ).run(12)
+    options = TrainOptions(servers=1, mode=mode, geo_every=1, **learning)
+    recipe = Recipe("wide", Wide(), ClickStream(1), BATCH, evaluations=evaluations(), callbacks=seen)
+    with one_worker(monkeypatch, recipe, options) as session:
+        found = session.run(12)
+    assert list(seen.losses) == list(alone.losses) == [4, 8, 12]
+    assert seen.losses[12] == pytest.approx(alone.losses[12], rel=1e-4)
+    assert alone.losses[8] != pytest.approx(alone.losses[12], rel=1e-3)  # so it would not be equal by chance
+    for step in (4, 8):
+        assert seen.losses[step] == pytest.approx(alone.losses[step], rel=0.05)
+    assert found.evaluation.step == 12
+    rows = [one.statistics["tables"]["rows"]["rows"] for one in (found, expected)]
+    assert rows[0] == rows[1]  # evaluating creates none
 
 
 @pytest.mark.parametrize(

@@ -112,7 +112,7 @@ def test_weights_without_an_optimiser_have_no_state_in_a_checkpoint(stores):
 @pytest.mark.parametrize("mode", ["async", "geo"])
 def test_weights_of_more_bytes_than_a_message_may_have_travel_in_parts(mode, monkeypatch):
     monkeypatch.setattr("berth.train.servers.server_pool.MAX_PAYLOAD_BYTES", 256 << 10)
-    monkeypatch.setattr("berth.train.servers.protocol.PART_BYTES", 128 << 10)
+    monkeypatch.setattr("berth.train.tables.state.PART_BYTES", 128 << 10)
     monkeypatch.setattr("berth.train.servers.client.PART_BYTES", 128 << 10)
     secret = Secret.random()
     alone, mine = (torch.nn.Linear(300, 512) for _ in range(2))  # 600 KiB of weights

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from process_tree import signal_all
 from test_plan_execution import BATCH, differences, plan_file
 
 from berth.errors import InputError
@@ -110,8 +111,8 @@ class Job:
         while not (csv.exists() and len(csv.read_text().splitlines()) > 1):
             assert all(process.poll() is None for process in self.processes), self.end()
             time.sleep(0.05)
-        for process in self.processes:
-            process.send_signal(signal.SIGTERM)
+        for process in self.processes:  # and the servers they started, first, as when Slurm cancels a job
+            signal_all(process.pid, signal.SIGTERM)
 
     def end(self) -> list[tuple[int, str, str]]:
         try:

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from process_tree import signal_all
 
 from berth.cli.main import app
 from berth.train import Trainer
@@ -279,7 +280,9 @@ def test_asked_to_stop_all_save_the_same_step_and_say_preempted(tmp_path):
     while not list((tmp_path / "run").glob("step-*/manifest.json")):
         assert process.poll() is None
         time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
+    assert (
+        signal_all(process.pid, signal.SIGTERM) == 5
+    )  # two servers, two workers, the launcher: as Slurm does
     out, said = process.communicate(timeout=900)
     assert process.returncode == 0, said
     assert json.loads(out)["preempted"]

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
+import time
 from threading import Event
 
 import numpy as np
 import pytest
 from resident_ranks import in_ranks, resident
+from torch.distributed import FileStore
 
 from berth.errors import InputError
 from berth.train import LocalStore
 from berth.train.checkpoint.arrays import ArrayFile, frames
-from berth.train.servers.shard_save import ShardSave
+from berth.train.heartbeat import StallMonitor
+from berth.train.shards.shard_save import ShardSave
 from berth.train.sparse import TableSpec
 from berth.train.tables import Admission, DecayPolicy, Initialiser, Optimiser, from_arrays, join
 from berth.train.tables.hashing import shard_of
@@ -322,6 +327,30 @@ def test_a_save_after_one_that_was_given_up_is_complete(tmp_path):
             store.checkpoints.end_requests()
 
     assert in_ranks(2, work)[0] == [f"table-0.shard-{shard}-of-2-2.bin" for shard in range(2)]
+
+
+def test_an_owner_killed_while_it_writes_fails_the_save_in_bounded_time(tmp_path):
+    def work(process_group):
+        store, rank = resident(process_group, ROWS), process_group.rank_info.rank
+        process_group.monitor = StallMonitor(rank, 2, silent_s=0.3, notify=lambda line: None)
+        process_group.monitor.start(FileStore(str(tmp_path / "heartbeats"), 2))
+        if rank:
+
+            def finish(file):
+                while not (tmp_path / "started").exists():
+                    time.sleep(0.01)
+                os.kill(os.getpid(), signal.SIGKILL)
+
+            ArrayFile.finish = finish  # in this fork only
+            return store.checkpoints.follow()
+        store.start_save(tmp_path, "", changed_only=False, streamed=False)
+        (tmp_path / "started").touch()
+        return store.finish_save()
+
+    error, killed = in_ranks(2, work)
+    assert killed == signal.SIGKILL
+    assert isinstance(error, TimeoutError)
+    assert error.strerror == "rank 1, which writes a part of it, does not respond"
 
 
 def test_a_file_that_an_owner_can_not_write_fails_the_save(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import subprocess
@@ -62,7 +63,8 @@ def served(folder):
 @pytest.fixture(scope="module")
 def two(folder):
     """An undisturbed run of two workers, and what it printed."""
-    return train(folder / "two", *RESIDENT, "--eval-examples", "96", "--eval-every", str(SAVED))
+    log = ("--csv", str(folder / "two.csv"))
+    return train(folder / "two", *RESIDENT, *log, "--eval-examples", "96", "--eval-every", str(SAVED))
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +72,7 @@ def staged(folder):
     """2 and 3 replicas of the stages of a plan; the first, with the tables, is on the stand-in accelerator."""
     (folder / "plan.yaml").write_text(PLAN)
     more = ("--plan", str(folder / "plan.yaml"), "--scale", "1/2", "--map", "T4=standin")
-    return train(folder / "staged", *more, "--eval-examples", "96")
+    return train(folder / "staged", *more, "--eval-examples", "96", "--csv", str(folder / "staged.csv"))
 
 
 def test_rows_and_loss_are_those_of_servers_and_no_server_exists(two, served, folder, capsys):
@@ -82,6 +84,15 @@ def test_rows_and_loss_are_those_of_servers_and_no_server_exists(two, served, fo
     rows = differences(folder / "served", folder / "two", capsys)
     assert (rows["changed"], rows["only_first"], rows["only_second"]) == (0, 0, 0)
     assert found["evaluation"]["examples"] == 96
+
+
+@pytest.mark.parametrize("name", ["two", "staged"])
+def test_metrics_over_time_count_the_rows_of_all_workers(name, folder, request):
+    found, _ = request.getfixturevalue(name)
+    with (folder / f"{name}.csv").open() as file:
+        *_, last = csv.DictReader(file)
+    assert int(last["step"]) == STEPS
+    assert int(last["rows"]) == sum(table["rows"] for table in found["tables"].values())
 
 
 def test_every_worker_holds_and_saves_its_share_of_the_rows(two, folder):

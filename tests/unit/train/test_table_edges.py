@@ -25,6 +25,21 @@ WIDE = BLOCK_BYTES // 4  # a record that fills a block by itself
 TOGETHER = 256  # blocks that are written at a time
 
 
+def test_a_push_after_the_rows_of_its_batch_were_removed_creates_them_again():
+    """A push goes to where the last pull found its rows, unless one was removed since: others may be there now."""
+    keys, others = np.arange(5), np.arange(100, 105)
+    gradients, found = np.ones((5, 2), np.float32), []
+    for together in (True, False):
+        table, batch = Table(2, optimiser=adagrad(0.1)), DedupedKeys.of(keys.copy())
+        table.pull_deduped(batch, np.empty((5, 2), np.float32))
+        table.delete(keys)
+        table.touch(others)
+        table.push_deduped(batch if together else DedupedKeys.of(keys.copy()), gradients)
+        found.append(table.save())
+    np.testing.assert_array_equal(found[0].keys, np.concatenate([keys, others]))
+    np.testing.assert_array_equal(found[0].records, found[1].records)
+
+
 @pytest.fixture
 def cold(tmp_path):
     made = ColdFile(tmp_path, WIDE)

@@ -6,8 +6,8 @@ come by the key-value store of the process group, since they are for a thread.
 
 from __future__ import annotations
 
+import errno
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,13 +19,10 @@ import torch
 
 from berth.train.process_group import ProcessGroup
 from berth.train.resident.shard import ResidentShard
-from berth.train.servers.protocol import PART_BYTES, split_state
-from berth.train.servers.saving import probe_file, raise_first, shard_files
-from berth.train.servers.shard_save import ShardSave, can_write
+from berth.train.shards.files import can_write, probe_file, raise_first, shard_files, wait_until_saved
+from berth.train.shards.shard_save import ShardSave
 from berth.train.tables import State, arrays_of, from_arrays, split
-
-_FIRST_PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 0.5
+from berth.train.tables.state import PART_BYTES, split_state
 
 
 class ResidentCheckpoints:
@@ -76,22 +73,33 @@ class ResidentCheckpoints:
 
     def finish(self) -> dict[str, dict[str, Any]]:
         """Wait until all shards are on disk; returns hash and size of each file, raises `OSError` if one failed."""
-        store, pause_s = self._process_group.store, _FIRST_PAUSE_S
-        waiting = set(self._others)
-        found: dict[str, dict[str, Any]] = {}
-        while True:
-            statuses = [] if self._own is None else [self._own.status()]
-            for rank in sorted(waiting):
-                if store.check([self._key(rank)]):
-                    statuses.append(json.loads(store.get(self._key(rank))))
-                    store.delete_key(self._key(rank))
-                    waiting.remove(rank)
-            raise_first([status["error"] for status in statuses])
-            found |= {name: facts for status in statuses for name, facts in status["files"].items()}
-            if not waiting and all(status["done"] for status in statuses):
-                return found
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        arrived: dict[int, dict[str, Any]] = {}
+
+        def statuses() -> Iterator[dict[str, Any]]:
+            if self._own is not None:
+                yield self._own.status()
+            for rank in self._others:
+                if rank not in arrived and (published := self._take_published(rank)) is not None:
+                    arrived[rank] = published
+                yield arrived.get(rank) or {"done": False, "files": {}, "error": self._lost(rank)}
+
+        return wait_until_saved(statuses)
+
+    def _take_published(self, rank: int) -> dict[str, Any] | None:
+        """Return what an owner has reported about its files, once it has."""
+        store, key = self._process_group.store, self._key(rank)
+        if not store.check([key]):
+            return None
+        found: dict[str, Any] = json.loads(store.get(key))
+        store.delete_key(key)
+        return found
+
+    def _lost(self, rank: int) -> list[Any] | None:
+        """Return the error of an owner whose heartbeat has stopped: it may never report."""
+        monitor = self._process_group.monitor
+        if monitor is None or not monitor.is_lost(rank):
+            return None
+        return [errno.ETIMEDOUT, f"rank {rank}, which writes a part of it, does not respond"]
 
     def collect(self, *, changed_only: bool) -> Iterator[tuple[str, State]]:
         """Yield the parts of all shards, for a folder that other ranks can't write to."""

@@ -12,7 +12,7 @@ from berth.train.resident.exchange import Exchange
 from berth.train.resident.requests import Call, Headers, exchange_headers, no_numbers
 from berth.train.resident.shard import ResidentShard
 from berth.train.resident.table import ResidentTable, split_keys
-from berth.train.servers.routing import Route
+from berth.train.shards.routing import Route
 from berth.train.tables.hashing import Keys
 
 _KEYS, _HAS = 0, 1  # columns of a header: keys for a rank, and whether rows were prefetched

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from berth.train.servers.client import table_totals
 from berth.train.tables import shard_skew
+from berth.train.tables.statistics import table_totals
 
 
 def add_up_shards(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from berth.train.resident.exchange import Exchange, Numbers
 from berth.train.resident.requests import Call, Headers, exchange_headers, no_numbers
 from berth.train.resident.shard import ResidentShard
 from berth.train.resident.table import Push, ResidentTable, split_keys
-from berth.train.servers.routing import Route
+from berth.train.shards.routing import Route
 from berth.train.tables.hashing import Keys
 
 _GRADIENTS, _TOUCHED, _NEXT, _REUSED = range(4)  # columns of a header

@@ -21,7 +21,7 @@ from berth.train.resident.lookups import Lookups
 from berth.train.resident.shard import ResidentShard
 from berth.train.resident.steps import StepEnd
 from berth.train.resident.table import ResidentTable, spread
-from berth.train.servers.routing import Route, make_route
+from berth.train.shards.routing import Route, make_route
 from berth.train.sparse import Floats, Keys, TableSpec
 from berth.train.tables import State
 from berth.train.tables.decay import shows_and_clicks
@@ -37,6 +37,8 @@ class ResidentStore:
     All ranks of a stage make the same calls. Every rank of the run has such a store: in evaluations rank 0 may look up
     tables of other stages, and it saves and loads all of them.
     """
+
+    is_shard = True
 
     def __init__(
         self, process_group: ProcessGroup, owners: Mapping[str, Sequence[int]], device: torch.device
@@ -169,6 +171,10 @@ class ResidentStore:
         for table in self._own:
             table.drop_prefetched()
         self._shard.close()
+
+    def attend_checkpoint(self) -> None:
+        """On rank 0, let the other owners go on; on these, do what it asks for until then."""
+        self.checkpoints.end_requests() if self._rank == 0 else self.checkpoints.follow()
 
     @contextmanager
     def evaluation(self) -> Iterator[None]:

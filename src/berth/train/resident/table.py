@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from berth.train.resident.exchange import PendingRows
-from berth.train.servers.routing import Route, make_route
+from berth.train.shards.routing import Route, make_route
 from berth.train.sparse import Floats, TableSpec
 from berth.train.tables.hashing import Keys
 

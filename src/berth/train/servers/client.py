@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,32 +17,30 @@ from berth.errors import InputError, UnknownNameError
 from berth.train.servers.codec import Codec, checked
 from berth.train.servers.connection import ClientOptions
 from berth.train.servers.protocol import (
-    PART_BYTES,
+    Array,
     Flag,
     Kind,
     pack_json,
     read_json,
-    split_state,
     state_from_arrays,
     state_to_arrays,
 )
 from berth.train.servers.pulls import Pulls, RemoteTable
 from berth.train.servers.pushes import Pushes
-from berth.train.servers.routing import make_route
 from berth.train.servers.saving import ShardSaves, unwritable_by
 from berth.train.servers.secret import Secret
-from berth.train.servers.server_pool import ServerPool
+from berth.train.servers.server_pool import ServerPool, check_message_size
 from berth.train.servers.transport import Address
-from berth.train.sparse import DENSE_TABLE, Floats, Keys, TableSpec
+from berth.train.shards.routing import make_route
+from berth.train.sparse import DENSE_TABLE, Floats, Keys, TableSpec, WithoutPeers
 from berth.train.tables import State, join, shard_skew, split
 from berth.train.tables.decay import shows_and_clicks
-from berth.train.tables.statistics import Counts
+from berth.train.tables.state import PART_BYTES, split_state
+from berth.train.tables.statistics import table_totals
 from berth.train.tables.store import as_keys
 
-_COUNTED = tuple(field.name for field in fields(Counts))
 
-
-class RemoteStore:
+class RemoteStore(WithoutPeers):
     """A `SparseStore` whose rows are on servers."""
 
     def __init__(
@@ -131,10 +128,24 @@ class RemoteStore:
         self._pushes.push(remote, route, np.ascontiguousarray(gradients, np.float32), settings)
         self._pulls.pushed(remote, route)
 
-    def merge(self, table: str, keys: Keys, deltas: Floats) -> None:
-        """Send the changes of local row copies, each key once (mode geo)."""
+    def pull_records(self, table: str, keys: Keys, width: int) -> Floats:
+        """Return rows with their optimiser state, exact whatever the encoding; missing ones are created."""
         remote, route = self._table(table), make_route(as_keys(keys), len(self.pool))
-        self._pushes.merge(remote, route, deltas)
+        out = np.empty((len(route.keys), width), np.float32)
+        check_message_size(4 * out.size + 64)
+        self._pushes.flush()
+        request_ids = []
+        for shard in range(len(self.pool)):
+            parts: list[Array] = [np.array([[remote.table_ids[shard], 0]], np.int32), route.keys_of(shard)]
+            request_ids.append(self.pool.send(shard, Kind.PULL, parts, flags=Flag.RECORDS))
+        for shard, frame in self.pool.responses(request_ids):
+            route.spread(shard, frame.arrays()[0], out)
+        return out
+
+    def merge(self, table: str, keys: Keys, deltas: Floats, state: Floats | None = None) -> None:
+        """Send the changes of local row copies and of their optimiser state, each key once (mode geo)."""
+        remote, route = self._table(table), make_route(as_keys(keys), len(self.pool))
+        self._pushes.merge(remote, route, deltas, state)
         self._pulls.version += 1
 
     def end_step(self, step: int) -> None:
@@ -258,7 +269,7 @@ class RemoteStore:
         """Wait until all pushes are acknowledged, then disconnect."""
         try:
             self._pushes.flush()
-            self.pool.call_all(Kind.BYE)
+            self.pool.leave()
         finally:
             self._saves.close()
             self.pool.close()
@@ -302,20 +313,6 @@ def _server_skew(shards: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         "rows": shard_skew([sum(table["rows"] for table in facts["tables"].values()) for facts in shards]),
         "bytes": shard_skew([facts["bytes_in"] + facts["bytes_out"] for facts in shards]),
         "requests": shard_skew([facts["requests"] for facts in shards]),
-    }
-
-
-def table_totals(shards: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the totals of one table over all servers."""
-    totals: dict[str, Any] = {name: sum(facts[name] for facts in shards) for name in shards[0]}
-    counts = {name: totals.pop(name) for name in _COUNTED}
-    taken = totals["memory_bytes"] + totals["cold_bytes"]
-    return {
-        **totals,
-        "counts": counts,
-        "hit_rate": 1 - counts["missed"] / counts["pulled"] if counts["pulled"] else 1.0,
-        "skew": counts["pushed"] / counts["pushed_distinct"] if counts["pushed_distinct"] else 1.0,
-        "bytes_per_row": taken / totals["rows"] if totals["rows"] else 0.0,
     }
 
 

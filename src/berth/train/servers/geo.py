@@ -1,8 +1,9 @@
 """Mode geo: each worker trains on local copies of rows and exchanges the changes every few steps.
 
 A row is fetched when it is first used. The worker sends its change since the last exchange; the server adds 1/workers
-of it, and the worker continues from the merged row. The optimiser state stays with the worker. This takes far fewer
-messages, and rows are a few steps old.
+of it, and the worker continues from the merged row. The optimiser state of a row is fetched and sent in the same way,
+so that it is saved: the servers have the mean of the workers' states, each worker continues with its own. This takes
+far fewer messages, and rows are a few steps old.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers import protocol
 from berth.train.servers.client import RemoteStore
 from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address
-from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, Keys, TableSpec
+from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, Keys, TableSpec, WithoutPeers
 from berth.train.tables import State, Table
+from berth.train.tables import state as table_state
 from berth.train.tables.dedup import unique_keys
 from berth.train.tables.hashing import Keys as Signed
 from berth.train.tables.index import EMPTY
@@ -30,14 +31,14 @@ from berth.train.tables.store import as_keys
 
 @dataclass(slots=True)
 class LocalCopy:
-    """This worker's rows of a table, and the same rows as last received from the servers."""
+    """This worker's rows of a table, and what the changes of the next exchange are counted from."""
 
     mine: Table
-    server_copy: Table
+    server_copy: Table  # weights as last received from the servers, optimiser state as last sent
     touched: list[Signed] = field(default_factory=list)  # since the last exchange
 
 
-class GeoStore:
+class GeoStore(WithoutPeers):
     """A `SparseStore` of local copies, merged on the servers every `every` steps."""
 
     def __init__(self, remote: RemoteStore, every: int = 10) -> None:
@@ -55,18 +56,19 @@ class GeoStore:
                 raise InputError(f"table {spec.name!r}: mode geo supports neither admission nor decay")
         self.remote.open(tables)
         for spec in tables:
-            self._local[spec.name] = LocalCopy(
-                Table(spec.dim, optimiser=spec.optimiser, initialiser=spec.initialiser), Table(spec.dim)
+            mine, server_copy = (
+                Table(spec.dim, optimiser=spec.optimiser, initialiser=spec.initialiser) for _ in range(2)
             )
+            self._local[spec.name] = LocalCopy(mine, server_copy)
 
     def prefetch(self, table: str, keys: Keys) -> None:
         """Fetch rows that have no local copy."""
-        self._fetch(table, unique_keys(as_keys(keys))[0], refresh=False)
+        self._fetch(table, unique_keys(as_keys(keys))[0])
 
     def pull(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
         """Return local copies of rows; missing ones are fetched."""
         requested = as_keys(keys)
-        self._fetch(table, unique_keys(requested)[0], refresh=False)
+        self._fetch(table, unique_keys(requested)[0])
         return self._local_table(table).mine.pull(requested, out=out)
 
     def peek(self, table: str, keys: Keys, out: Floats | None = None) -> Floats:
@@ -89,7 +91,7 @@ class GeoStore:
     ) -> None:
         """Apply gradients to local copies."""
         requested, local = as_keys(keys), self._local_table(table)
-        self._fetch(table, unique_keys(requested)[0], refresh=False)
+        self._fetch(table, unique_keys(requested)[0])
         local.mine.push(requested, gradients, shows, clicks)
         local.touched.append(requested.copy())
 
@@ -117,7 +119,7 @@ class GeoStore:
                 continue
             keys = unique_keys(np.concatenate(local.touched))[0]
             local.touched = []
-            most = max(protocol.PART_BYTES // (4 * local.mine.dim), 1)  # rows of a message
+            most = max(table_state.PART_BYTES // (4 * local.mine.width), 1)  # rows of a message
             for start in range(0, len(keys), most):
                 self._merge(name, keys[start : start + most])
 
@@ -127,7 +129,7 @@ class GeoStore:
         self.remote.end_day()
 
     def save(self, *, changed_only: bool = False) -> Iterator[tuple[str, State]]:
-        """Yield the merged rows after an exchange; they carry no optimiser state."""
+        """Yield the merged rows after an exchange, with the mean of the workers' optimiser states."""
         with self.locked():
             yield from self.remote.save(changed_only=changed_only)
 
@@ -148,8 +150,7 @@ class GeoStore:
     def load_local(self, table: str, state: State) -> None:
         """Set the local copy of a table, with its optimiser state; the servers hold the same rows."""
         local = self._local_table(table)
-        local.mine.load(state)
-        _set_weights(local.server_copy, state.keys, state.records[:, : local.mine.dim])
+        _set_records(local, state.keys, state.records)
         local.touched = []
 
     def unwritable_by(self, folder: Path) -> str | None:
@@ -191,19 +192,26 @@ class GeoStore:
 
     def _merge(self, table: str, keys: Signed) -> None:
         local = self._local_table(table)
-        changes = local.mine.pull(keys) - local.server_copy.pull(keys)
-        self.remote.merge(table, keys.view(np.uint64), changes)
-        self._fetch(table, keys, refresh=True)
+        records, dim = local.mine.store.records(keys)[0], local.mine.dim
+        changes = records - local.server_copy.store.records(keys)[0]
+        has_state = (
+            local.mine.width > dim and table != DENSE_TABLE
+        )  # that of dense weights is saved by rank 0
+        self.remote.merge(
+            table, keys.view(np.uint64), changes[:, :dim], changes[:, dim:] if has_state else None
+        )
+        records[:, :dim] = self.remote.pull(table, keys.view(np.uint64))
+        _set_records(local, keys, records)
 
-    def _fetch(self, table: str, keys: Signed, *, refresh: bool) -> None:
+    def _fetch(self, table: str, keys: Signed) -> None:
+        """Fetch the rows that have no local copy."""
         local = self._local_table(table)
-        if not refresh:
-            keys = keys[local.mine.store.index.find(keys)[0] == EMPTY]
-        if not len(keys):
-            return
-        rows = self.remote.pull(table, keys.view(np.uint64))
-        for mine in (local.mine, local.server_copy):
-            _set_weights(mine, keys, rows)
+        keys = keys[local.mine.store.index.find(keys)[0] == EMPTY]
+        most = max(table_state.PART_BYTES // (4 * local.mine.width), 1)
+        for start in range(0, len(keys), most):
+            part = keys[start : start + most]
+            records = self.remote.pull_records(table, part.view(np.uint64), local.mine.width)
+            _set_records(local, part, records)
 
 
 def connect(addresses: Sequence[Address], secret: Secret, *, every: int = 10, **config: Any) -> DenseStore:
@@ -212,10 +220,8 @@ def connect(addresses: Sequence[Address], secret: Secret, *, every: int = 10, **
     return GeoStore(remote, every) if remote.mode == "geo" else remote
 
 
-def _set_weights(table: Table, keys: Signed, rows: Floats) -> None:
-    """Set weights; the optimiser state stays."""
-    table.touch(keys)
-    places = table.store.locate(keys)[0]
-    data = table.store.rows.data
-    starts = places.astype(np.int64) * table.width
-    data[starts[:, None] + np.arange(table.dim)] = rows
+def _set_records(local: LocalCopy, keys: Signed, records: Floats) -> None:
+    """Set rows and optimiser state of both tables."""
+    for table in (local.mine, local.server_copy):
+        table.touch(keys)
+        table.store.rows.write(table.store.locate(keys)[0], np.ascontiguousarray(records))

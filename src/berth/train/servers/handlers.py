@@ -25,9 +25,10 @@ from berth.train.servers.protocol import (
     state_to_arrays,
 )
 from berth.train.servers.shard import Shard
-from berth.train.servers.shard_save import ShardSave, can_write
 from berth.train.servers.sync_mode import StepTracker
 from berth.train.servers.transport import PayloadBuffer
+from berth.train.shards.files import can_write
+from berth.train.shards.shard_save import ShardSave
 from berth.train.sparse import TableSpec
 from berth.train.tables import State
 from berth.train.tables.optimise import NUMBERS
@@ -128,6 +129,8 @@ class Handlers:
 
     def _pull(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
         arrays = iter(request.frame.arrays())
+        if request.frame.flags & Flag.RECORDS:
+            return self._pull_records(request, arrays)
         sections = []
         for number, code in read_sections(arrays):
             spec = self._spec(number)
@@ -150,6 +153,14 @@ class Handlers:
                 self._pull_counted(worker, request, number, keys, times, rows)
             if codec != "fp32":
                 encode(codec, rows, view)
+        return buffer, Flag.NONE
+
+    def _pull_records(self, request: Request, arrays: Iterator[Array]) -> tuple[PayloadBuffer, int]:
+        [[number, _]] = read_sections(arrays)
+        keys, width = next_array(arrays, np.int64), self._shard.table(number).width
+        layout = Layout([(np.dtype(np.float32), (len(keys), width))])
+        buffer = request.port.reserve(layout.length)
+        self._shard.records(number, keys, layout.views(buffer.payload)[0])
         return buffer, Flag.NONE
 
     def _pull_counted(
@@ -178,8 +189,8 @@ class Handlers:
         return None, Flag.NONE
 
     def _merge(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
-        for number, keys, values, _ in self._pushed(request):
-            self._shard.merge(number, keys, values, 1.0 / self._tracker.workers)
+        for number, keys, values, state in self._pushed(request):
+            self._shard.merge(number, keys, values, state, 1.0 / self._tracker.workers)
         return None, Flag.NONE
 
     def _pushed(self, request: Request) -> list[tuple[int, Array, Array, Array | None]]:
@@ -205,8 +216,20 @@ class Handlers:
                 views = next_array(arrays, np.float32)
                 if views.shape != (NUMBERS,):
                     raise WireError("gradients of dense weights need the settings of their optimiser")
+            elif request.frame.kind == Kind.MERGE and not spec.is_dense:
+                views = self._merged_state(number, keys, arrays)
             sections.append((number, keys, decode(CODECS[code], values), views))
         return sections
+
+    def _merged_state(self, number: int, keys: Array, arrays: Iterator[Array]) -> Array | None:
+        """Return the changes of the optimiser state that a merge carries, if the table has such a state."""
+        table = self._shard.table(number)
+        if table.width == table.dim:
+            return None
+        state = next_array(arrays, np.float32)
+        if state.shape != (len(keys), table.width - table.dim):
+            raise WireError(f"the optimiser state does not match {len(keys)} keys")
+        return state
 
     def _defer(self, worker: Worker, operation: tuple[Any, ...], size: int) -> None:
         worker.deferred_bytes += size

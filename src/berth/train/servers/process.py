@@ -1,7 +1,8 @@
 """A server as a separate process: how it starts, reports that it is ready, and stops.
 
-A server stops on SIGTERM and SIGINT, and when its standard input closes: the launcher holds the other end, so a server
-never outlives its launcher.
+A server stops when its standard input closes: the launcher holds the other end, so a server never outlives its
+launcher. SIGTERM may be sent to all processes of a run at once, and workers save their rows before they end: once a
+worker has joined, a server leaves SIGTERM to its launcher. SIGINT, or SIGTERM with `--forever`, stops it at once.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def main() -> None:
         server = Server(secret, config, notify=to_stderr if options.verbose else lambda line: None)
     except BerthError as error:
         sys.exit(f"berth server: {error}")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: server.stop())
+    signal.signal(signal.SIGINT, lambda *_: server.stop())
+    signal.signal(signal.SIGTERM, lambda *_: server.stop() if options.forever else server.stop_if_unused())
     if not options.forever:
         server.watch(sys.stdin)
     _publish_address(server.address, options.ready)
@@ -86,16 +87,15 @@ class ServerProcess:
         return self._address
 
     def stop(self, timeout_s: float = 10.0) -> int:
-        """Stop the server, by force if necessary; returns its exit code."""
+        """Let go of the server, and kill it if it does not end; returns its exit code."""
         for stream in (self.process.stdin, self.process.stdout):
             if stream is not None:
                 stream.close()
-        for escalate in (self.process.terminate, self.process.kill):
-            try:
-                return self.process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                escalate()
-        return self.process.wait()
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
 
 
 def _parser() -> argparse.ArgumentParser:

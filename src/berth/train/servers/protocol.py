@@ -11,7 +11,7 @@ import json
 import math
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -26,7 +26,7 @@ Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
 
 MAGIC = 0x48545242  # "BRTH"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<IBBHIIQQQQ")
 MAX_PAYLOAD_BYTES = 256 << 20  # of one payload
 MAX_HANDSHAKE_BYTES = 4096  # before authentication
@@ -86,6 +86,7 @@ class Flag:
     CHANGED_ONLY = 16
     RETRY = 32  # resent after a reconnect
     PEEK = 128  # a pull that creates no rows
+    RECORDS = 256  # a pull of rows with their optimiser state
     CONFIRM = 64  # a push to be acknowledged by itself; any later response acknowledges it too
 
 
@@ -232,7 +233,6 @@ def _aligned(length: int) -> int:
     return -(-length // ALIGNMENT) * ALIGNMENT
 
 
-PART_BYTES = 32 << 20  # rows of a table per save or load message
 UNACKNOWLEDGED = (
     Kind.PUSH,
     Kind.MERGE,
@@ -256,24 +256,6 @@ def state_from_arrays(arrays: list[Array]) -> State:
     if records.ndim != 2 or len(records) != len(keys) or len(waiting) != len(waiting_keys):
         raise WireError("the columns of a table state differ in length")
     return State(bool(day[0]), int(day[1]), keys, records, removed, waiting_keys, waiting)
-
-
-def split_state(state: State, max_bytes: int) -> Iterator[State]:
-    """Yield parts of at most `max_bytes` of rows, in loading order; keys pending admission come last."""
-    width = state.records.shape[1] if state.records.ndim == 2 else 1
-    rows = max(max_bytes // (4 * width + 8), 1)
-    starts = range(0, max(len(state.keys), 1), rows)
-    for start in starts:
-        piece, is_last = slice(start, start + rows), start == starts[-1]
-        yield State(
-            state.whole and not start,
-            state.day,
-            state.keys[piece],
-            state.records[piece],
-            state.removed if not start else state.removed[:0],
-            state.waiting_keys if is_last else state.waiting_keys[:0],
-            state.waiting if is_last else state.waiting[:0],
-        )
 
 
 def error_to_json(error: BerthError) -> dict[str, str]:

@@ -29,8 +29,8 @@ import numpy as np
 from berth.errors import ServerError
 from berth.train.servers.codec import CODECS, Codec, decode
 from berth.train.servers.protocol import Array, Flag, Frame, Kind
-from berth.train.servers.routing import Route, make_route
 from berth.train.servers.server_pool import ServerPool, check_message_size
+from berth.train.shards.routing import Route, make_route
 from berth.train.sparse import Floats, TableSpec
 
 _RECENT = 4  # routes of recent pulls, reused by pushes

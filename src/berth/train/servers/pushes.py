@@ -9,8 +9,8 @@ import numpy as np
 from berth.train.servers.codec import Codec, dtype_of, encode
 from berth.train.servers.protocol import Array, Flag, Kind, Layout
 from berth.train.servers.pulls import RemoteTable
-from berth.train.servers.routing import Route
 from berth.train.servers.server_pool import ServerPool
+from berth.train.shards.routing import Route
 from berth.train.sparse import Floats
 
 _SMALL_BYTES = 64 << 10  # smaller pushes share a message
@@ -39,10 +39,10 @@ class Pushes:
                 self._send_small(shard)
                 self._send(shard, Kind.PUSH, remote, route, values, extra)
 
-    def merge(self, remote: RemoteTable, route: Route, deltas: Floats) -> None:
-        """Send differences of rows (mode geo)."""
+    def merge(self, remote: RemoteTable, route: Route, deltas: Floats, state: Floats | None) -> None:
+        """Send differences of rows, and of their optimiser state (mode geo)."""
         for shard in range(len(self._pool)):
-            self._send(shard, Kind.MERGE, remote, route, deltas, None)
+            self._send(shard, Kind.MERGE, remote, route, deltas, state)
 
     def flush(self) -> None:
         """Send the batched small pushes."""
@@ -88,7 +88,8 @@ class Pushes:
         shapes: list[tuple[Any, tuple[int, ...]]] = [(np.int32, (1, 2)), (np.int64, (len(keys),))]
         shapes.append((dtype_of(remote.codec), (len(keys), dim)))
         if extra is not None:
-            shapes.append((np.float32, extra.shape if remote.spec.is_dense else (len(keys), 2)))
+            columns = extra.shape[-1]
+            shapes.append((np.float32, extra.shape if remote.spec.is_dense else (len(keys), columns)))
         layout = Layout(shapes)
 
         def fill(views: list[Array]) -> None:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +12,7 @@ from berth.train.servers.protocol import Flag, Kind, pack_json, read_json
 from berth.train.servers.secret import Secret
 from berth.train.servers.server_pool import ServerPool
 from berth.train.servers.transport import Address
-
-_FIRST_PAUSE_S = 0.01
-_LONGEST_PAUSE_S = 0.5
-
-
-@contextmanager
-def probe_file(folder: Path) -> Iterator[dict[str, str]]:
-    """Leave a file in a folder for other processes to find; yields what `can_write` takes."""
-    probe = folder.resolve() / f".probe-{secrets.token_hex(8)}"
-    content = secrets.token_hex(16)
-    probe.write_text(content)
-    try:
-        yield {"probe": str(probe), "content": content}
-    finally:
-        probe.unlink()
+from berth.train.shards.files import probe_file, raise_first, shard_files, wait_until_saved
 
 
 def unwritable_by(pool: ServerPool, folder: Path) -> str | None:
@@ -41,14 +24,6 @@ def unwritable_by(pool: ServerPool, folder: Path) -> str | None:
         f"{pool[shard].name} can't write there: {why}" for shard, why in sorted(reasons.items()) if why
     )
     return next(refused, None)
-
-
-def shard_files(tables: Iterable[str], shards: int, suffix: str) -> dict[str, list[str]]:
-    """Return the names of the files of each table, by shard."""
-    return {
-        table: [f"table-{number}.shard-{shard}-of-{shards}{suffix}.bin" for shard in range(shards)]
-        for number, table in enumerate(tables)
-    }
 
 
 class ShardSaves:
@@ -101,25 +76,13 @@ class ShardSaves:
 
     def wait(self) -> dict[str, dict[str, Any]]:
         """Wait until all shards are on disk; returns hash and size of each file, raises `OSError` if one failed."""
-        self._control = self._control or self._connect()
-        pause_s = _FIRST_PAUSE_S
-        while True:
-            found = [read_json(frame.arrays()[0]) for _, frame in self._control.send_all(Kind.SAVED)]
-            raise_first([status["error"] for status in found])
-            if all(status["done"] for status in found):
-                return {name: facts for status in found for name, facts in status["files"].items()}
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        pool = self._control = self._control or self._connect()
+        return wait_until_saved(
+            lambda: (read_json(frame.arrays()[0]) for _, frame in pool.send_all(Kind.SAVED))
+        )
 
     def close(self) -> None:
         """Close the connections."""
         if self._control is not None:
             self._control.close()
             self._control = None
-
-
-def raise_first(errors: Sequence[Any]) -> None:
-    """Raise the first error, (number, text), as an `OSError`."""
-    for error in errors:
-        if error is not None:
-            raise OSError(int(error[0]), str(error[1]))

@@ -171,6 +171,11 @@ class Server:
         with contextlib.suppress(OSError):  # already closed
             self._wake.send(b"\0")
 
+    def stop_if_unused(self) -> None:
+        """Stop, unless a worker has joined: then the parent process decides. Callable from a signal handler."""
+        if not self._generation:
+            self.stop()
+
     def run_once(self) -> None:
         """Wait for events once, and handle them."""
         for key, mask in self._select.select(self._timeout_s()):

@@ -35,6 +35,7 @@ class ServerPool:
         self._options = options
         self._flusher = Flusher()
         self._connections: list[ServerConnection] = []
+        self._leaving = False
         session = secrets.randbits(64)
         try:
             for index, address in enumerate(addresses):
@@ -98,6 +99,11 @@ class ServerPool:
         for _ in self.send_all(kind):
             pass
 
+    def leave(self) -> None:
+        """Say goodbye to all servers, each of which may end at once."""
+        self._leaving = True
+        self.call_all(Kind.BYE)
+
     def responses(self, numbers: list[int]) -> Iterator[tuple[int, Frame]]:
         """Yield the responses to one request per server; each is released when the next is taken."""
         for shard, frame in self.as_completed(dict(enumerate(numbers))):
@@ -133,7 +139,7 @@ class ServerPool:
             connection.close()
 
     def _wait_until(self, done: Callable[[], bool], connections: list[ServerConnection]) -> None:
-        """Read until `done()`; raises after the timeout."""
+        """Read until `done()`; raises after the timeout, and at once when any server is lost: its rows are."""
         deadline = time.monotonic() + self._timeout_s
         for connection in connections:
             connection.flush_unsent()
@@ -144,7 +150,7 @@ class ServerPool:
                 if left_s <= 0:
                     names = ", ".join(connection.name for connection in connections)
                     raise ServerError(f"no response within {self._timeout_s:g} s from {names}")
-                for connection in _ready(connections, left_s):
+                for connection in _ready(connections if self._leaving else self._connections, left_s):
                     connection.read()
         finally:
             HEARTBEAT.waiting = HEARTBEAT.waiting and self._is_control

@@ -11,25 +11,28 @@ import numpy as np
 
 from berth.errors import InputError, RefusedError
 from berth.native.kernels import entry
-from berth.train.servers.protocol import PART_BYTES, split_state
 from berth.train.sparse import Floats, TableSpec
 from berth.train.tables import Initialiser, Optimiser, State, Table
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
 from berth.train.tables.rows import Rows
+from berth.train.tables.state import PART_BYTES, split_state
 
 if TYPE_CHECKING:
-    from berth.train.servers.shard_save import ShardSave
+    from berth.train.shards.shard_save import ShardSave
 
 
 @entry
-def _merge(data: Floats, width: int, dim: int, places: Places, deltas: Floats, share: np.float32) -> None:
+def _merge(
+    data: Floats, width: int, first: int, count: int, places: Places, deltas: Floats, share: np.float32
+) -> None:
+    """Add to `count` columns of each record, from column `first` on."""
     for number in range(len(places)):
         if places[number] < 0:
             continue
-        base = np.int64(places[number]) * width
-        for column in range(dim):
-            data[base + column] += share * deltas[number * dim + column]
+        base = np.int64(places[number]) * width + first
+        for column in range(count):
+            data[base + column] += share * deltas[number * count + column]
 
 
 class Shard:
@@ -71,6 +74,15 @@ class Shard:
         self.keys_pulled += len(keys)
         self.table(number).peek(keys, out=out)
 
+    def records(self, number: int, keys: Keys, out: Floats) -> None:
+        """Write rows with their optimiser state to `out`; missing ones are created."""
+        table = self.table(number)
+        self.keys_pulled += len(keys)
+        table.counts.pulled += len(keys)
+        for part in table.store.pieces(len(keys)):
+            table.touch(keys[part])
+            out[part] = table.store.records(keys[part])[0]
+
     def count_requests(self, number: int, keys: Keys, times: Places) -> None:
         """Count pulls of keys without a row; those that reach the admission threshold get one."""
         table = self.table(number)
@@ -96,18 +108,21 @@ class Shard:
         else:
             table.push(keys, gradients, shows=views[:, 0], clicks=views[:, 1])
 
-    def merge(self, number: int, keys: Keys, deltas: Floats, share: float) -> None:
-        """Add a share of a worker's changes to rows (mode geo)."""
+    def merge(self, number: int, keys: Keys, deltas: Floats, state: Floats | None, share: float) -> None:
+        """Add a share of a worker's changes to rows, and to their optimiser state if it is given (mode geo)."""
         table = self.table(number)
         if deltas.shape != (len(keys), table.dim):
             raise InputError(
                 f"{len(keys)} rows of {table.dim} weights can't be merged with shape {deltas.shape}"
             )
+        changes = [(0, deltas)] if state is None else [(0, deltas), (table.dim, state)]
         self.keys_pushed += len(keys)
         for part in table.store.pieces(len(keys)):
             table.touch(keys[part])
             places, rows = table.store.locate(keys[part])[0], table.store.rows
-            _merge(rows.data, rows.width, table.dim, places, deltas[part].reshape(-1), np.float32(share))
+            for first, change in changes:
+                flat = np.ascontiguousarray(change[part]).reshape(-1)
+                _merge(rows.data, rows.width, first, change.shape[1], places, flat, np.float32(share))
             _mark_changed(rows, places)
 
     def prefetch(self, number: int, keys: Keys) -> None:

@@ -5,7 +5,7 @@ Keys ascend, so equal tables give equal arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from berth.train.tables.hashing import Keys, shard_of
 from berth.train.tables.initialise import Floats
+
+PART_BYTES = 32 << 20  # rows of a table per message
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,24 @@ def join(states: Sequence[State]) -> State:
         for name in names:
             columns[name] = np.concatenate([getattr(state, name) for state in states])[order]
     return replace(first, day=max(state.day for state in states), **columns)
+
+
+def split_state(state: State, max_bytes: int) -> Iterator[State]:
+    """Yield parts of at most `max_bytes` of rows, in loading order; keys pending admission come last."""
+    width = state.records.shape[1] if state.records.ndim == 2 else 1
+    rows = max(max_bytes // (4 * width + 8), 1)
+    starts = range(0, max(len(state.keys), 1), rows)
+    for start in starts:
+        piece, is_last = slice(start, start + rows), start == starts[-1]
+        yield State(
+            state.whole and not start,
+            state.day,
+            state.keys[piece],
+            state.records[piece],
+            state.removed if not start else state.removed[:0],
+            state.waiting_keys if is_last else state.waiting_keys[:0],
+            state.waiting if is_last else state.waiting[:0],
+        )
 
 
 def arrays_of(state: State) -> dict[str, NDArray[np.generic]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -17,6 +18,9 @@ class Counts:
     refused: int = 0  # keys not admitted
     dropped: int = 0  # gradients of keys without a row
     removed: int = 0
+
+
+_COUNTED = tuple(field.name for field in fields(Counts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +54,17 @@ class Statistics:
 def shard_skew(asked: list[int]) -> float:
     """Return the load of the busiest shard relative to the mean."""
     return max(asked) * len(asked) / sum(asked) if sum(asked) else 1.0
+
+
+def table_totals(shards: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the totals of one table over all shards."""
+    totals: dict[str, Any] = {name: sum(facts[name] for facts in shards) for name in shards[0]}
+    counts = {name: totals.pop(name) for name in _COUNTED}
+    taken = totals["memory_bytes"] + totals["cold_bytes"]
+    return {
+        **totals,
+        "counts": counts,
+        "hit_rate": 1 - counts["missed"] / counts["pulled"] if counts["pulled"] else 1.0,
+        "skew": counts["pushed"] / counts["pushed_distinct"] if counts["pushed_distinct"] else 1.0,
+        "bytes_per_row": taken / totals["rows"] if totals["rows"] else 0.0,
+    }

@@ -18,11 +18,14 @@ PIECE = 1 << 16  # records processed at a time
 class Store:
     """Records by key, all in memory."""
 
+    keeps_places = True  # a record stays where it is until it is removed
+
     def __init__(self, width: int, most: int | None = None) -> None:
         self.index = Index()
         self.rows = Rows(width, most)
         self.fetched = 0  # records loaded from the cold tier
         self.evicted = 0
+        self.removals = 0  # calls of `remove`
 
     @property
     def bytes(self) -> int:
@@ -52,6 +55,7 @@ class Store:
 
     def remove(self, keys: Keys) -> Keys:
         """Remove records; returns the keys that had one."""
+        self.removals += 1
         places = self.index.remove(keys)
         self.rows.free(places[places != EMPTY])
         return keys[places != EMPTY]

@@ -56,6 +56,9 @@ class Table:
             self.optimiser.numbers()
         )  # of the optimiser; those of dense weights change during a run
         self._removed: list[Keys] = []  # since the last save
+        self._pulled: tuple[DedupedKeys, Places, int] | None = (
+            None  # the last batch, where it is, removals then
+        )
         self.width = len(self._initial_state()) + dim
         self.store = _store(self.width, memory_bytes, folder)
 
@@ -84,7 +87,10 @@ class Table:
         weights = np.empty((len(batch.unique), self.dim), np.float32)
         before = self._misses()
         for part in self.store.pieces(len(batch.unique)):
-            self.store.rows.read_weights(self._places(batch.unique[part], create=True), weights[part])
+            places = self._places(batch.unique[part], create=True, distinct=True)
+            self.store.rows.read_weights(places, weights[part])
+            if self.store.keeps_places and self.admission_filter is None:
+                self._pulled = (batch, places, self.store.removals)
         self.counts.missed += self._misses() - before
         batch.spread(weights, out)
 
@@ -144,9 +150,11 @@ class Table:
         views = decay_rules.shows_and_clicks(counts_clicks, len(batch), shows, clicks)
         if views is not None:
             views = batch.summed(views)
+        known = self._take_places(batch)
         for part in self.store.pieces(len(batch.unique)):
+            places = self._pushed_places(batch.unique[part], create) if known is None else known
             self._apply(
-                batch.unique[part], gradients_by_key[part], None if views is None else views[part], create
+                batch.unique[part], places, gradients_by_key[part], None if views is None else views[part]
             )
 
     def delete(self, keys: object) -> int:
@@ -239,12 +247,21 @@ class Table:
             store.evicted,
         )
 
-    def _apply(self, keys: Keys, gradients_by_key: Floats, views: Floats | None, create: bool) -> None:
+    def _take_places(self, batch: DedupedKeys) -> Places | None:
+        """Return where the rows of a batch are, if it was the last to be pulled and none was removed since."""
+        pulled, self._pulled = self._pulled, None
+        if pulled is None or pulled[0] is not batch or pulled[2] != self.store.removals:
+            return None
+        return pulled[1]
+
+    def _pushed_places(self, keys: Keys, create: bool) -> Places:
         counted = (
             self.admission_filter is not None and self.admission_filter.rule.kind == "count"
         )  # rows are created by pulls
-        places, rows = self._places(keys, create and not counted), self.store.rows
-        absent = places == EMPTY
+        return self._places(keys, create and not counted, distinct=True)
+
+    def _apply(self, keys: Keys, places: Places, gradients_by_key: Floats, views: Floats | None) -> None:
+        rows, absent = self.store.rows, places == EMPTY
         self.counts.dropped += int(absent.sum())
         if views is not None and self.admission_filter and absent.any():
             worth = (self.decay or DecayPolicy()).score(views[absent, 0], views[absent, 1])
@@ -256,12 +273,13 @@ class Table:
                 rows.data, rows.width, places, views.reshape(-1), float(self.day), self.decay.decay_per_day
             )
 
-    def _places(self, keys: Keys, create: bool) -> Places:
+    def _places(self, keys: Keys, create: bool, *, distinct: bool = False) -> Places:
+        """Return the place of each key; keys that are `distinct` need not be deduplicated."""
         places, missing = self.store.locate(keys)
         if not missing or not create:
             return places
         absent = np.flatnonzero(places == EMPTY)
-        fresh, inverse = unique_keys(keys[absent])
+        fresh, inverse = (keys[absent], np.arange(len(absent))) if distinct else unique_keys(keys[absent])
         if self.admission_filter:
             admitted = self.admission_filter.admit(fresh, np.bincount(inverse, minlength=len(fresh)))
             self.counts.refused += int((~admitted).sum())

@@ -54,6 +54,8 @@ def max_keys(width: int, memory_bytes: int) -> int:
 class TieredStore(Store):
     """A store with a memory budget."""
 
+    keeps_places = False
+
     def __init__(self, width: int, memory_bytes: int, folder: str | Path) -> None:
         super().__init__(width, memory_bytes // (4 * width))
         self.memory_bytes = memory_bytes

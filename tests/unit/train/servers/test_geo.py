@@ -9,7 +9,7 @@ from berth.errors import InputError, UnknownNameError
 from berth.train.servers import GeoStore, Secret, ServerConfig, connect
 from berth.train.servers.process import in_process_servers
 from berth.train.sparse import TableSpec
-from berth.train.tables import DecayPolicy, Initialiser, Table, adagrad, join, sgd
+from berth.train.tables import DecayPolicy, Initialiser, Optimiser, Table, adagrad, join, sgd
 
 SECRET = Secret.random()
 DIM = 8
@@ -55,6 +55,54 @@ def test_geo_servers_hear_nothing_between_merges_and_average_what_workers_learne
         # worker 0 learned -2, worker 1 learned -4; worker 1 goes on from what both have given
         assert (stores[1].pull("rows", keys) == -3).all()
         assert (stores[0].pull("rows", keys) == -1).all()
+        for store in stores:
+            store.close()
+
+
+def learn(store, steps) -> None:
+    for step in steps:
+        random = np.random.default_rng(step)
+        keys = random.integers(0, 60, 100).astype(np.uint64)
+        store.pull("rows", keys)
+        store.push("rows", keys, random.standard_normal((100, DIM)).astype(np.float32))
+        store.end_step(step)
+
+
+@pytest.mark.parametrize("kind", ["rowwise_adagrad", "adagrad", "adam"])
+def test_geo_resumes_with_the_optimiser_state_of_local_rows(kind):
+    """Without it, the first step after a resume would be as large as the first of the run."""
+    spec = TableSpec("rows", DIM, Optimiser(kind, 0.1), Initialiser("uniform"))
+    every, last = np.arange(60, dtype=np.uint64), []
+    with in_process_servers(2, SECRET, ServerConfig(mode="geo")) as running:
+        store = connect([one.address for one in running], SECRET, every=3)
+        store.open([spec])
+        learn(store, range(6))
+        saved = join([part for _, part in store.save()])
+        learn(store, range(6, 9))
+        last.append(store.pull("rows", every))
+        store.close()
+    with in_process_servers(1, SECRET, ServerConfig(mode="geo")) as running:
+        store = connect([running[0].address], SECRET, every=3)
+        store.open([spec])
+        store.load("rows", saved)
+        learn(store, range(6, 9))
+        last.append(store.pull("rows", every))
+        store.close()
+    np.testing.assert_allclose(*last, rtol=1e-4, atol=1e-6)
+
+
+def test_geo_servers_have_the_mean_of_the_optimiser_states_of_workers():
+    keys = np.array([1, 2], np.uint64)
+    spec = TableSpec("rows", DIM, adagrad(0.1), Initialiser(scale=0.0))
+    with in_process_servers(1, SECRET, ServerConfig(mode="geo", workers=2)) as running:
+        stores = [connect([running[0].address], SECRET, every=1, rank=rank, workers=2) for rank in range(2)]
+        for store in stores:
+            store.open([spec])
+        for rank, store in enumerate(stores):
+            store.push("rows", keys, np.full((2, DIM), rank + 1.0, np.float32))  # squares 1 and 4
+            store.end_step(0)
+        state = join([part for _, part in stores[0].save()]).records[:, DIM:]
+        np.testing.assert_allclose(state - adagrad(0.1).first_state(DIM), 2.5, rtol=1e-6)
         for store in stores:
             store.close()
 

@@ -55,6 +55,17 @@ def test_a_server_ends_on_sigterm(secret):
     server.stop()
 
 
+def test_sigterm_does_not_end_a_server_with_workers_before_its_launcher_does(secret):
+    server = ServerProcess(ServerConfig(), secret)
+    store = RemoteStore([server.address], secret)
+    os.kill(server.pid, signal.SIGTERM)
+    store.open([SPEC])
+    assert store.pull("rows", np.arange(3, dtype=np.uint64)).shape == (3, 8)
+    store.close()
+    assert server.process.poll() is None
+    assert server.stop() == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [True, False], ids=["shared memory", "tcp"])
 def test_a_server_killed_under_load_is_a_clear_and_bounded_error(secret, shared):

@@ -429,8 +429,15 @@ def test_who_pushes_far_ahead_of_the_others_is_stopped(monkeypatch):
 
 def test_a_merge_counts_each_workers_share():
     play = Play("geo")
-    play.request(0, Kind.MERGE, section(KEYS, ROWS))
-    assert np.allclose(play.rows().records[:, :DIM], Table(DIM).pull(KEYS) + 0.5)
+    refused = play.request(0, Kind.MERGE, section(KEYS, ROWS))  # without the changes of the optimiser state
+    assert play.ears[0].responses[refused][0] == Kind.ERROR
+    assert not len(play.rows().keys)
+    before = Table(DIM, optimiser=SPEC.optimiser)
+    weights = before.pull(KEYS)
+    play.request(0, Kind.MERGE, [*section(KEYS, ROWS), 4 * ROWS])
+    found = play.rows().records
+    assert np.allclose(found[:, :DIM], weights + 0.5)
+    assert np.allclose(found[:, DIM:], before.save().records[:, DIM:] + 2.0)
 
 
 def test_a_lost_response_of_a_request_that_only_reads_is_sent_again(tmp_path):

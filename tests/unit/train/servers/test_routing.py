@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from berth.train.servers.routing import make_route
 from berth.train.servers.shard import Shard
+from berth.train.shards.routing import make_route
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, Table, sgd, shard_of
 
@@ -81,8 +81,8 @@ def test_a_shard_merges_its_share_of_what_a_worker_has_learned_and_saves_it_as_c
     table = shard.table(number)
     table.pull([1])
     table.save()
-    shard.merge(number, np.array([1, 2]), np.array([[4, 8], [2, 2]], np.float32), 0.5)
+    shard.merge(number, np.array([1, 2]), np.array([[4, 8], [2, 2]], np.float32), None, 0.5)
     assert np.allclose(table.pull([1, 2]), first + np.array([[2, 4], [1, 1]], np.float32))
     assert table.save(changed_only=True).keys.tolist() == [1, 2]
     with pytest.raises(ValueError, match="can't be merged"):
-        shard.merge(number, np.array([1]), np.zeros((1, 3), np.float32), 1.0)
+        shard.merge(number, np.array([1]), np.zeros((1, 3), np.float32), None, 1.0)

@@ -21,7 +21,7 @@ from berth.train.local import LocalStore
 from berth.train.servers import Address, RemoteStore, Secret, ServerConfig
 from berth.train.servers.process import in_process_servers
 from berth.train.servers.shard import Shard
-from berth.train.servers.shard_save import ShardSave
+from berth.train.shards.shard_save import ShardSave
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, adagrad, arrays_of, join
 
@@ -104,7 +104,7 @@ def test_workers_go_on_while_shards_are_written(tmp_path, monkeypatch):
         assert may_write.wait(60)
         return arrays_of(state)
 
-    monkeypatch.setattr("berth.train.servers.shard_save.arrays_of", slow)
+    monkeypatch.setattr("berth.train.shards.shard_save.arrays_of", slow)
     with in_process_servers(1, secret) as servers:
         store = RemoteStore([servers[0].address], secret)
         store.open([SPEC])
@@ -160,7 +160,7 @@ def test_a_shard_that_fails_for_any_reason_is_not_published(tmp_path, monkeypatc
         learn(store, 0, 0)
         writer = Writer(folder, notify=said.append)
         with monkeypatch.context() as patch:
-            patch.setattr("berth.train.servers.shard_save.arrays_of", failing)
+            patch.setattr("berth.train.shards.shard_save.arrays_of", failing)
             writer.save(snapshot(1), store)
             writer.wait()
         assert folder.steps() == []

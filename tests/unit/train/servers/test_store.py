@@ -123,6 +123,16 @@ def test_a_server_that_does_not_respond_is_an_error():
         store.pool.close()
 
 
+def test_a_worker_that_waits_for_one_server_learns_at_once_that_another_has_ended():
+    """As when a worker of another host is killed: its server ends with it, and this worker waits for its step."""
+    with in_process_servers(2, SECRET) as running:
+        store = opened(running)
+        threading.Timer(0.1, running[1].stop).start()
+        with pytest.raises(ServerError, match=r"server 1 .*has ended and its rows are lost"):
+            store.pool.response(0, 999)  # which never comes
+        store.pool.close()
+
+
 @pytest.mark.parametrize("mode", ["sync", "half-async"])
 def test_a_missing_worker_is_named(mode):
     with in_process_servers(1, SECRET, ServerConfig(mode=mode, workers=2, timeout_s=0.3)) as running:

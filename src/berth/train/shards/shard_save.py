@@ -1,4 +1,4 @@
-"""A server's part of a checkpoint: a file for each table, written by a thread.
+"""One process's part of a checkpoint: a file for each table, written by a thread.
 
 Tables in memory are copied first, so workers go on while the thread hashes and writes. Tables with a memory budget are
 written as they are, while the worker that saves them holds the lock.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import errno
 import os
-import secrets
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
@@ -90,17 +89,3 @@ class ShardSave:
             traceback.print_exc()
             self._error = OSError(errno.EIO, f"internal server error: {type(error).__name__}: {error}")
         self._done(self)
-
-
-def can_write(request: Mapping[str, Any]) -> str | None:
-    """Return why this process can't write to the folder in which rank 0 has left a file, or None."""
-    probe = Path(str(request.get("probe")))
-    try:
-        if probe.read_text() != request.get("content"):
-            return "the folder is not that of rank 0"
-        written = probe.with_name(f"{probe.name}-{secrets.token_hex(8)}")
-        written.touch()
-        written.unlink()
-    except OSError as error:
-        return error.strerror or str(error)
-    return None
