@@ -22,7 +22,7 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,train,index state decay table table_edges small_tiers admission hashing data) \
   $(call unit,train/servers,codec routing request_queue tickets)
 
-.PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting profiles clean bench bench-page bench-network \
+.PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting papers profiles clean bench bench-page bench-network \
 	bench-simulate bench-policies bench-waiting bench-one-job bench-plan bench-plan-truth bench-plan-stages bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
@@ -155,6 +155,9 @@ docs: $(VENV)/.dev ## build the documentation into site/
 
 docs-plan: $(VENV)/.dev ## write docs/plan-sanity.md again: what the planner rents for known models
 	@$(BIN)/python docs/plan_sanity.py
+
+papers: $(VENV)/.dev ## the experiments of Dally, LWF and HeterPS by their shape, with our own figures; writes docs/papers.md
+	@$(BIN)/python benchmarks/papers.py
 
 docs-waiting: $(VENV)/.dev ## write docs/waiting.md again from the Philly trace: some ten minutes
 	@$(BIN)/python benchmarks/waiting_study.py

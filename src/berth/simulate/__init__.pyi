@@ -1,12 +1,11 @@
 from berth.simulate.comparison import Comparison as Comparison
 from berth.simulate.comparison import Difference as Difference
 from berth.simulate.comparison import compare as compare
+from berth.simulate.grid_frame import run_grid as run_grid
 from berth.simulate.metrics import Summary as Summary
 from berth.simulate.metrics import summarise as summarise
 from berth.simulate.run import Run as Run
 from berth.simulate.run import Setting as Setting
 from berth.simulate.run import simulate as simulate
 from berth.simulate.sweep import Grid as Grid
-from berth.simulate.sweep import sweep as sweep
-from berth.simulate.sweep import sweep_frame as sweep_frame
 from berth.simulate.trace_source import TraceSource as TraceSource

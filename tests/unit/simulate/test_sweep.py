@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+import berth.simulate as public
 from berth.errors import InputError
 from berth.report.simulation_sweep import map_verdict
 from berth.simulate import sweep as room
@@ -144,6 +145,17 @@ def test_failures_are_drawn_again_for_each_seed_and_named_in_the_frame():
     assert frame["fault_seed"].to_list() == [3, 3, 4, 4, None, None, None, None]
     assert frame["policy"].to_list() == ["fifo", "srtf"] * 4
     assert frame["goodput"].to_list() == [row["result"]["goodput"] for row in [*rows, *calm]]
+
+
+def test_a_grid_is_a_data_frame_in_one_call_and_keeps_its_cells(tmp_path, ran):
+    file = tmp_path / "cells.jsonl"
+    frame = public.run_grid(public.Grid(**dataclasses.asdict(GRID)), file)
+    assert frame.height == len(ran) == 4
+    assert frame["mean_jct_s"].to_list() == [
+        json.loads(line)["result"]["mean_jct_s"] for line in file.read_text().splitlines()
+    ]
+    public.run_grid(GRID, str(file))
+    assert len(ran) == 4
 
 
 LESS, MORE = COMPARED["mean_jct_s"], COMPARED["goodput"]
