@@ -14,7 +14,7 @@ PHASES = "examples,coverage,fuzzing,stateful"
 
 
 @pytest.mark.parametrize(
-    ("examples", "sequences"), [(1, 15), pytest.param(100, 500, marks=pytest.mark.soak)], ids=["few", "many"]
+    ("examples", "sequences"), [(4, 50), pytest.param(100, 500, marks=pytest.mark.soak)], ids=["few", "many"]
 )
 def test_generated_requests_agree_with_the_openapi_description(served, tmp_path, examples, sequences):
     config = tmp_path / "schemathesis.toml"
