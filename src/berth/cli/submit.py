@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -122,6 +123,7 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str], client: C
     elif {"examples", "throughput", "budget"} & options.keys():
         given = _of_goal(command, options, client)
     elif command:
+        _check_is_command(command)
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
         options.setdefault("cwd", os.getcwd())
     else:
@@ -131,6 +133,17 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str], client: C
     if env:
         given["env"] = given.get("env", {}) | dict(_pair(text) for text in env)
     return given | options | _with_profile(options.get("model"), Path())
+
+
+def _check_is_command(command: list[str]) -> None:
+    """Refuse one word that is a file and can't be executed: it is meant as a job."""
+    path = command[0]
+    if len(command) == 1 and os.path.isfile(path) and not os.access(path, os.X_OK) and not shutil.which(path):
+        raise InputError(
+            "is not a command that can be run",
+            where=path,
+            hint="the name of a job file ends in .yaml; to run a script, name its interpreter: -- python FILE",
+        )
 
 
 def _of_file(path: str, options: dict[str, Any], client: Client) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from berth.live.lifecycle import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, ST
 from berth.live.reconcile import overlaps
 from berth.live.spec import JobSpec
 from berth.live.state import ControllerState
-from berth.schedule.reasons import CODES, Reason, ReasonCode, bring_up_to_date, explain
+from berth.schedule.reasons import CODES, Reason, ReasonCode, explain, explained_record
 from berth.units import format_count
 from berth.workload.shapes import devices_text
 
@@ -37,9 +37,9 @@ def state_of(state: ControllerState, job: Job) -> str:
     return {WAITS: "starting", LAUNCHING: "starting", RUNNING: "running"}[state.attempts[job.token].state]
 
 
-def job_row(state: ControllerState, job: Job, *, details: bool = True) -> dict[str, Any]:
+def job_row(state: ControllerState, job: Job, now: float, *, details: bool = True) -> dict[str, Any]:
     """Return a job as a row of a list."""
-    return job_facts(state, job) | {"spec": spec_row(job.spec, details=details)}
+    return job_facts(state, job, now) | {"spec": spec_row(job.spec, details=details)}
 
 
 def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
@@ -48,7 +48,17 @@ def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
     return {name: value for name, value in spec.to_dict().items() if name not in hidden}
 
 
-def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
+def remaining_s(state: ControllerState, job: Job, now: float) -> float:
+    """Return how long a job is expected to work yet at the speed of its nearest place, as of now."""
+    record = state.world.jobs[job.row]
+    left_s = float(record["estimated_remaining_s"])
+    if job.token is None:
+        return left_s
+    since = max(float(record["updated_s"]), float(record["restored_at_s"]))
+    return max(0.0, left_s - max(0.0, now - since) * float(record["speed"]))
+
+
+def job_facts(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
     """Return a row without its spec, which does not change and needs no lock."""
     row = {name: getattr(job, name) for name in _JOB_FIELDS}
     row |= {name: getattr(job.spec, name) for name in _SPEC_DEFAULTS}
@@ -57,7 +67,7 @@ def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
     row |= {
         "state": state_of(state, job),
         "since": job.since,
-        "remaining_s": float(state.world.jobs[job.row]["estimated_remaining_s"]),
+        "remaining_s": remaining_s(state, job, now),
         "last_end": last_end(job),
     }
     if job.token is not None:
@@ -157,9 +167,9 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
             else "its last attempt failed"
         )
         return Reason("delayed", f"{failed}; it is retried soon", seconds_left=left_s)
-    if job.state == QUEUED:
-        bring_up_to_date(state.world, job.row)
-    reason = explain(state.world.jobs[job.row], now, state.setup.tiers, shapes=_shape_names(state, job))
+    queued = job.state == QUEUED
+    record = explained_record(state.world, job.row) if queued else state.world.jobs[job.row]
+    reason = explain(record, now, state.setup.tiers, shapes=_shape_names(state, job))
     holder = int(state.world.state[0]["last_reserved"])
     if (
         reason.code == CODES[ReasonCode.HELD_FOR_OTHER]

@@ -49,6 +49,7 @@ def test_what_is_planned_is_a_job_that_the_api_takes(planned):
     assert all(digest_of(text) == digest for digest, text in planned.plans.items())
 
 
+@pytest.mark.slow
 def test_every_plan_is_a_file_that_the_trainer_accepts_anywhere(planned, tmp_path):
     for number, text in enumerate(planned.plans.values()):
         file = tmp_path / f"{number}.yaml"
@@ -56,12 +57,14 @@ def test_every_plan_is_a_file_that_the_trainer_accepts_anywhere(planned, tmp_pat
         assert not check_plan(file).violations
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept(cluster):
     offer = plan_goal(Goal("ctrdnn-8", 1e8, budget_usd=2.0), cluster).offer
     for shape in offer.alternatives:
         assert shape.usd_per_hour * offer.near_s(shape) / 3600 <= 2.0 * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_goal_that_no_plan_meets_names_the_nearest(cluster):
     with pytest.raises(InputError, match="meets the deadline of 1s") as refused:
         plan_goal(Goal("ctrdnn-8", 1e9, deadline_s=1.0), cluster)

@@ -12,13 +12,14 @@ from berth.cluster.load import load_cluster
 from berth.plan.evaluate import BatchEvaluation
 from berth.plan.problem import SERVED_BYTES, DevicePool, Problem, make_problem
 from berth.plan.profile.files import load_layer_profile
-from berth.plan.search.learned import DEFAULT_CONFIG, Rewards, learned
+from berth.plan.search.learned import DEFAULT_CONFIG, LearnerConfig, Rewards, learned
 from berth.plan.search.learned_cache import EvaluationCache
 from berth.plan.search.learned_features import Features, features
 from berth.plan.search.learned_policy import Policy, PolicyInputs
 from berth.plan.search.learned_weights import load, save
 from berth.plan.search.method import Budget, Search
-from berth.plan.world import TABLES, WorldOptions, problem_for
+from berth.plan.world import TABLES, WorldOptions
+from berth.plan.world_problem import problem_for
 
 
 def problem(
@@ -52,6 +53,7 @@ def permuted(seen: Features, order: list[int]) -> Features:
     return Features(seen.place[:, order], seen.layer, seen.serial[:, order], seen.allowed[:, order])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])
 def test_plans_are_drawn_as_often_as_their_probability_says(cell):
     inputs, net = PolicyInputs.of(features(problem(layers=3, kinds=2))), policy(cell)
@@ -168,6 +170,7 @@ def test_the_best_plans_seen_are_kept_in_order_and_once():
     assert memory.elites.tolist() == unique[np.argsort(cost)][:3].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])
 def test_shipped_weights_fit_and_know_more_than_fresh_ones(cell):
     """Of the plans of the very first rounds, the best is cheaper with them."""
@@ -193,7 +196,10 @@ def test_weights_survive_being_written_and_read(tmp_path):
     load(net, "lstm")
 
 
+@pytest.mark.slow
 def test_a_space_that_is_exhausted_ends_the_search():
     outcome = learned("lstm", problem(layers=3, kinds=2), Budget(6400, 60.0, 0))
     assert outcome.evaluations <= 8 + 3 * 2 + 2
-    assert outcome.note == "no new plans were found any more"
+    assert outcome.note == "pretrained on exact's answers; no new plans were found any more"
+    fresh = learned("lstm", problem(layers=3, kinds=2), Budget(20), config=LearnerConfig(pretrained=False))
+    assert "pretrained" not in fresh.note

@@ -28,7 +28,8 @@ from berth.plan.profile.host import host_rates
 from berth.plan.profile.layer_profile import INDEX_BYTES
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.world import HOT_ROWS, KEY_BYTES, WorldOptions, problem_for
+from berth.plan.world import HOT_ROWS, KEY_BYTES, WorldOptions
+from berth.plan.world_problem import problem_for
 
 CTRDNN = load_layer_profile("ctrdnn")
 CLOUD = load_cluster("cloud-mix")
@@ -161,6 +162,7 @@ def test_a_larger_table_needs_more_servers_and_never_costs_less():
     assert costs == sorted(costs)
 
 
+@pytest.mark.slow
 def test_a_larger_batch_never_costs_more():
     costs = [
         exact(problem_for(CTRDNN, CLOUD, 1e6, options=WorldOptions(batch=batch)), Budget()).plan.cost_usd
@@ -169,6 +171,7 @@ def test_a_larger_batch_never_costs_more():
     assert costs == sorted(costs, reverse=True)
 
 
+@pytest.mark.slow
 def test_whole_machines_are_rented_where_asked():
     problem = problem_for(CTRDNN, CLOUD, 1e6, options=WorldOptions(whole_machines=True))
     assert [one.unit for one in problem.types] == [48, 4, 8, 8, 8]

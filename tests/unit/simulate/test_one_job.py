@@ -242,6 +242,7 @@ def test_a_running_job_grows_into_idle_devices_once_and_does_not_oscillate():
     assert done.records["end_s"][1] < 30_000
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000), policy=st.sampled_from(POLICIES))
 def test_every_run_adds_up_with_parts_failures_and_preemption(seed, policy, mixed):
@@ -269,6 +270,7 @@ def test_every_run_adds_up_with_parts_failures_and_preemption(seed, policy, mixe
 TYPES = ("T4", "V100-16", "cpu-core")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_shape_starts_at_the_nearest_tier_that_a_brute_force_search_finds(data, mixed):
