@@ -92,6 +92,15 @@ BENCHMARKS = (
         "that of the best mode of the cell, below 1 is better. More: [waiting for near places](design/waiting.md).",
     ),
     Benchmark(
+        "one_job",
+        "Jobs with alternatives",
+        "bench-one-job",
+        "Shape, place and time chosen together, against the best rule in hindsight that fixes one shape per job, over\n"
+        "device mixes, load and workload; change in percent, below 0 is better. Modelled. Not part of `make bench`.\n"
+        "More: [jobs with parts and alternatives](design/one-job.md).",
+        always=False,
+    ),
+    Benchmark(
         "dashboard",
         "The dashboard",
         "bench-dashboard",
@@ -129,7 +138,7 @@ BENCHMARKS = (
         "Stages of plans",
         "bench-plan-stages",
         "Predicted and measured CPU time of one replica in a step, of three plans with unequal replicas. The\n"
-        "prediction has the profile that berth comes with, so it is that of another core. More:\n"
+        "prediction has the profile that berth comes with, which may be that of another core. More:\n"
         "[run a plan](guides/training.md#run-a-plan).",
     ),
     Benchmark(

@@ -20,7 +20,7 @@ from typing import Any
 
 from papers_page import pages
 from papers_plots import pictures
-from papers_runs import FULL, QUICK, Scale, as_data, plans, simulations
+from papers_runs import FULL, QUICK, SHARE, Scale, as_data, plans, simulations
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PARTS = ("schedulers", "plans")
@@ -62,7 +62,7 @@ def measured(part: str, scale: Scale, cache: Path) -> dict[str, Any]:
         about["took"] = f"{runs:,} simulations, {engine_s:.0f} CPU seconds in the engine"
     else:
         found = plans(scale, cache / "plans.jsonl")
-        about["plan_s"] = scale.plan_s
+        about |= {"plan_s": scale.plan_s, "share": SHARE}
         about["took"] = f"{len(found):,} searches, {sum(one.cpu_s for one in found):.0f} CPU seconds"
     return {part: {"about": about, "points": as_data(found)}}
 

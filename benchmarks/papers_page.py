@@ -69,12 +69,13 @@ def in_short(data: dict[str, Any]) -> str:
     if "plans" in data:
         learned, exact = (_plan_points(data, method) for method in ("reinforce-lstm", "exact"))
         ratios = [one["ratio"] for one in learned if one["ratio"] is not None]
-        if ratios:
-            slowest, quick = (max(one["cpu_s"] for one in points) for points in (learned, exact))
-            lines.append(
-                f"Planning: `reinforce-lstm` costs {min(ratios):.2f} to {max(ratios):.2f} times the optimum and takes "
-                f"up to {slowest:.2g} s; `exact` takes up to {quick:.2g} s."
-            )
+        slowest, quick = (max(one["cpu_s"] for one in points) for points in (learned, exact))
+        cost = f", at {min(ratios):.2f} to {max(ratios):.2f} times the least cost" if ratios else ""
+        lines.append(
+            f"Planning, {data['plans']['about']['plan_s']:g} CPU seconds per search: "
+            f"`reinforce-lstm` finds a plan for {len(ratios)} of {len(learned)} problems{cost}, in up to "
+            f"{slowest:.2g} CPU seconds; `exact` has the optimum of all in up to {quick:.2g} s."
+        )
     return "\n".join(f"- {line}" for line in lines)
 
 
@@ -165,7 +166,11 @@ def readings(study: Study, about: dict[str, Any]) -> str:
 
 def planners(data: dict[str, Any]) -> str:
     """HeterPS' part: cost and planning time by method."""
-    lines = [f"{data['plans']['about']['plan_s']:g} CPU seconds at most for each search.\n"]
+    about = data["plans"]["about"]
+    lines = [
+        f"At most {about['plan_s']:g} CPU seconds for each search; the throughput is {100 * about['share']:g} % of the "
+        "highest that the devices can hold.\n"
+    ]
     for group, title in (
         ("models", "By model"),
         ("layers", "By layers (CTRDNN)"),
@@ -195,7 +200,7 @@ def training() -> str:
             )
             continue
         stored = load(file)
-        figures = [one for one in stored.figures if one.unit == "x"]
+        figures = [one for one in stored.figures if "times the floor" in one.table]
         rows = [[one.table, one.what, f"{one.median:.2f}", one.beside] for one in figures]
         lines += [f"Stored by `make {target}`, {stored.date}; CPU time as a multiple of what is beside it.\n"]
         lines += [_table(["", "", "median", "beside"], rows), ""]

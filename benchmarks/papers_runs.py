@@ -45,6 +45,7 @@ VARIANTS = {
 LWF = {f"ratio {ratio:g}": f"lwf:ratio={ratio:g}" for ratio in (0.0, 0.25, 0.5, 1.0, 1000.0)}
 
 MODELS = ("ctrdnn", "matchnet", "2emb", "nce")
+SHARE = 0.01  # of the highest throughput that the devices can hold: every method finds plans there
 METHODS = (
     "exact", "reinforce-lstm", "reinforce-rnn", "berth-lstm", "bayes", "genetic", "greedy", "brute", "heuristic",
     "cpu-only", "gpu-only", "static-cpu-gpu", "static-servers",
@@ -146,7 +147,7 @@ def _points(
 
 def plans(scale: Scale, file: Path) -> list[PlanPoint]:
     """Run every method of planning on every problem; finished problems are kept in the file, by the planner's code."""
-    code = f"{fingerprint('plan')} {scale.plan_s:g} {' '.join(METHODS)}"
+    code = f"{fingerprint('plan')} {scale.plan_s:g} {SHARE:g} {' '.join(METHODS)}"
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     known = {(one["code"], one["group"], one["label"]): one["points"] for one in map(json.loads, lines)}
     found: list[PlanPoint] = []
@@ -181,7 +182,7 @@ def _searches(case: Case, budget: Budget) -> list[PlanPoint]:
 def problems(scale: Scale) -> Iterator[Case]:
     """Four models, layers from 8 to 20, types from 2 to 64; the quick study takes one of each."""
     for group in ("models", "layers", "types"):
-        every = cases(only=group)
+        every = cases(only=group, share=SHARE)
         for number, case in enumerate(every):
             if scale.quick and number:
                 break

@@ -2,8 +2,8 @@
 
 Three plans of `ctrdnn-8` run by turns, every replica a process of this machine and the tables on a server. Predicted is
 the planner's formula for a replica and a step, with the profile that berth comes with; measured is the CPU time of the
-slowest replica, without waiting for others, so processes may outnumber cores. There is no bar: the profile is that of
-another core. Predictions for this machine's own rates are on the page about plans (`make bench-plan-truth`).
+slowest replica, without waiting for others, so processes may outnumber cores. There is no bar: the profile may be that
+of another core. Predictions for this machine's own rates are on the page about plans (`make bench-plan-truth`).
 """
 
 from __future__ import annotations

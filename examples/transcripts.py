@@ -18,6 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PROMPT = "$ "
+PROGRAMS = Path(sys.executable).parent
 
 
 def commands(transcript: str) -> list[tuple[str, str]]:
@@ -31,17 +32,22 @@ def commands(transcript: str) -> list[tuple[str, str]]:
     return [(command, "\n".join(output).rstrip()) for command, output in found]
 
 
-def play(transcript: str, folder: Path) -> str:
+def play(transcript: str, folder: Path, programs: Path = PROGRAMS) -> str:
     """The transcript as its commands print it now, run one after the other in `folder`."""
     head = transcript.split(PROMPT, 1)[0]
-    played = [f"{PROMPT}{command}\n{run(command, folder)}".rstrip() for command, _ in commands(transcript)]
+    played = [
+        f"{PROMPT}{command}\n{run(command, folder, programs)}".rstrip() for command, _ in commands(transcript)
+    ]
     return head + "\n\n".join(played) + "\n"
 
 
-def run(command: str, folder: Path) -> str:
-    """Output and errors of one shell command, as in a terminal of 80 columns without colour."""
+def run(command: str, folder: Path, programs: Path = PROGRAMS) -> str:
+    """Output and errors of one shell command, as in a terminal of 80 columns without colour.
+
+    `berth` and `python` are those of the folder `programs`.
+    """
     environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
         "COLUMNS": "80",
         "NO_COLOR": "1",
         "TERM": "dumb",
@@ -55,12 +61,12 @@ def run(command: str, folder: Path) -> str:
     return "\n".join([*lines, f"[exit {result.returncode}]"] if result.returncode else lines).strip("\n")
 
 
-def replay(path: Path) -> str:
+def replay(path: Path, programs: Path = PROGRAMS) -> str:
     """Plays one stored transcript in a copy of this folder, so that what it writes is thrown away."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) / "examples"
         shutil.copytree(HERE, folder, ignore=shutil.ignore_patterns("__pycache__"))
-        return play(path.read_text(), folder)
+        return play(path.read_text(), folder, programs)
 
 
 def main() -> int:

@@ -16,6 +16,7 @@ import transcripts
 
 from berth.schedule import reasons
 from berth.testing.up import Up
+from preloaded import programs
 
 pytestmark = pytest.mark.slow
 
@@ -74,14 +75,14 @@ def test_commands_of_a_page_work_one_after_the_other_and_its_python_too(page, tm
             elif command.startswith("berth view"):
                 assert "http://127.0.0.1:" in first_line(f"{command} --no-open --port 0", folder)
             else:
-                output = transcripts.run(command, folder)
+                output = transcripts.run(command, folder, programs())
                 assert "[exit" not in output, f"{page.name}: {command}\n{output}"
                 if page.name in COMPARED:
                     shown = shown_outputs(page).get(command, "")
                     assert missing_words(shown, output) == [], f"{page.name}: {command}\n{output}"
-        for program in programs(page):
+        for program in scripts(page):
             (folder / "page.py").write_text(program)
-            output = transcripts.run("python page.py", folder)
+            output = transcripts.run("python page.py", folder, programs())
             assert "[exit" not in output, f"{page.name}: {program}\n{output}"
 
 
@@ -112,7 +113,7 @@ def test_a_changed_word_is_found_and_a_changed_number_is_not():
     assert missing_words("12 jobs in 3h", "14 tasks in 3h") == ["# jobs in #"]
 
 
-def programs(page: Path) -> list[str]:
+def scripts(page: Path) -> list[str]:
     """The Python of a page: its blocks one after the other; a block that is a whole file begins another program."""
     found: list[str] = []
     for block in blocks(page, "python"):

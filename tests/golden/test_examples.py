@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 import transcripts
 
+from preloaded import programs
+
 pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -20,7 +22,7 @@ def test_there_are_examples():
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
 def test_an_example_prints_what_is_stored(path):
-    assert transcripts.replay(path) == path.read_text()
+    assert transcripts.replay(path, programs()) == path.read_text()
 
 
 def test_a_changed_output_would_be_noticed(tmp_path):

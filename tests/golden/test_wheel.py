@@ -19,6 +19,7 @@ import typer
 
 from berth.cli.main import app
 from berth.extras import install_command
+from preloaded import Preloaded
 
 pytestmark = pytest.mark.slow
 
@@ -172,18 +173,19 @@ def core(wheel, tmp_path_factory):
     shutil.copytree(ROOT / "examples", place / "examples")
     path = f"{place / 'blocker'}{os.pathsep}{place / 'site'}"
     environment = os.environ | {"PYTHONPATH": path, "HIDDEN_MODULES": json.dumps(hidden_modules())}
+    preloaded = Preloaded(place / "programs", environment)
 
     def run(*words: str, **more: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", "import berth.cli.main as it; it.main()", *words]
         return subprocess.run(
-            command, cwd=place / "examples", env=environment | more, capture_output=True, text=True, check=False,
-            stdin=subprocess.DEVNULL,
+            [place / "programs" / "berth", *words], cwd=place / "examples", env=environment | more,
+            capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
     where = [sys.executable, "-c", "import berth; print(berth.__file__)"]
     found = subprocess.run(where, env=environment, cwd=place, capture_output=True, text=True, check=True)
     assert found.stdout.startswith(str(place / "site"))
-    return run
+    yield run
+    preloaded.close()
 
 
 def words_of(verb: str, arguments: str) -> list[str]:

@@ -13,6 +13,7 @@ import pytest
 
 import berth
 from berth.testing.up import Up
+from preloaded import programs
 
 
 @pytest.fixture
@@ -21,6 +22,7 @@ def up(tmp_path):
 
     def make(*options: str) -> Up:
         made.append(Up(tmp_path / f"state-{len(made)}", *options))
+        made[-1].program = [str(programs() / "berth")]
         return made[-1].start()
 
     yield make

@@ -118,11 +118,10 @@ def _document(text: str) -> str:
 
 def test_a_job_reports_its_step_time(up, tmp_path):
     live = up("--cluster", "1x2x2", "--policy", "fifo")
-    script = (
-        "import time\nfrom berth.job import steps\nfor _ in steps(range(3000), every_s=0.3): time.sleep(0.02)"
-    )
+    script = "import time\nfrom berth.job import steps\n"
+    script += "for _ in steps(range(100_000), every_s=0.3): time.sleep(0.02)"  # until the test ends
     job = live.submit([sys.executable, "-c", script], gpus=2, env={"PYTHONPATH": SOURCE}, name="mine")
-    logged = "for i in $(seq 600); do echo step $i took 0.25 s; sleep 0.1; done"
+    logged = "for i in $(seq 100000); do echo step $i took 0.25 s; sleep 0.1; done"
     other = live.submit(logged, gpus=2, name="logged", step_pattern="took (?P<seconds>[0-9.]+) s")
     for name in (job, other):
         until(lambda name=name: live.client.get("jobs", name, "history")["steps"])

@@ -49,6 +49,7 @@ def recommended(request: PlanRequest) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "model", [pytest.param(model, marks=pytest.mark.slow if model in LARGE else ()) for model in MODELS]
@@ -57,6 +58,7 @@ def test_every_recommended_plan_holds_its_throughput_in_the_simulation(model: st
     assert all(map(recommended, requests(model, "cloud-mix", mode, [0.05, NEAR_THE_HIGHEST])))
 
 
+@pytest.mark.slow
 def test_a_plan_of_the_formula_that_does_not_hold_gets_a_margin() -> None:
     """The property would be empty if every plan of the formula held."""
     asked = requests("cnn", "cloud-mix", SYNC, [0.9 * 10 ** (-step / 5) for step in range(1, 6)])

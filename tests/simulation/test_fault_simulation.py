@@ -8,7 +8,7 @@ import pytest
 
 from berth.testing.fault_simulation import FaultRun
 
-SEEDS, SHARD = 80, 10
+SEEDS, SHARD = 20, 10
 SOAK_SEEDS, SOAK_SHARD = 5000, 250
 
 

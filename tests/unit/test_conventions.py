@@ -32,6 +32,7 @@ def test_the_command_line_is_there_without_numpy():
     assert "numpy" not in modules_after("import berth.cli.main")
 
 
+@pytest.mark.slow
 def test_a_job_is_submitted_without_a_compiler(tmp_path):
     (tmp_path / "journal.sqlite").touch()  # of a controller that does not answer
     arguments = ["berth", "submit", "--state", str(tmp_path), "--gpus", "1", "--", "true"]
@@ -83,6 +84,7 @@ def test_version_and_help_answer():
     assert "cluster" in berth_command("--help").stdout
 
 
+@pytest.mark.slow
 def test_without_arguments_the_first_commands_are_shown():
     result = berth_command()
     assert (result.returncode, result.stderr) == (0, "")
@@ -91,6 +93,7 @@ def test_without_arguments_the_first_commands_are_shown():
         assert words in result.stdout
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_message_on_stderr_and_exit_code_two():
     result = berth_command("cluster", "show", "no-such-preset")
     assert (result.returncode, result.stdout) == (2, "")
@@ -98,12 +101,14 @@ def test_a_mistake_is_one_message_on_stderr_and_exit_code_two():
     assert "Traceback" not in result.stderr
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback_of_a_mistake():
     result = berth_command("--debug", "cluster", "show", "no-such-preset")
     assert "Traceback" in result.stderr
     assert result.returncode != 0
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m berth.cli.main cluster devices | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

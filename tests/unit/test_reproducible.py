@@ -32,6 +32,7 @@ def test_one_number_and_an_array_give_the_same_bits():
     assert [reproducible.exp(x) for x in EXPONENTS] == arrays.exp(np.asarray(EXPONENTS)).tolist()
 
 
+@pytest.mark.slow
 def test_compiled_they_give_the_same_bits():
     numba = pytest.importorskip("numba")
     log, exp = numba.njit(reproducible.log), numba.njit(reproducible.exp)

@@ -16,7 +16,7 @@ from berth.live.lifecycle import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, ST
 from berth.live.reconcile import overlaps
 from berth.live.spec import JobSpec
 from berth.live.state import ControllerState
-from berth.schedule.reasons import CODES, Reason, ReasonCode, bring_up_to_date, explain
+from berth.schedule.reasons import CODES, Reason, ReasonCode, explain, explained_record
 from berth.units import format_count
 from berth.workload.shapes import devices_text
 
@@ -157,9 +157,9 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
             else "its last attempt failed"
         )
         return Reason("delayed", f"{failed}; it is retried soon", seconds_left=left_s)
-    if job.state == QUEUED:
-        bring_up_to_date(state.world, job.row)
-    reason = explain(state.world.jobs[job.row], now, state.setup.tiers, shapes=_shape_names(state, job))
+    queued = job.state == QUEUED
+    record = explained_record(state.world, job.row) if queued else state.world.jobs[job.row]
+    reason = explain(record, now, state.setup.tiers, shapes=_shape_names(state, job))
     holder = int(state.world.state[0]["last_reserved"])
     if (
         reason.code == CODES[ReasonCode.HELD_FOR_OTHER]

@@ -22,6 +22,7 @@ QUICK = Budget(seconds=2.0)  # for each alternative
 _SAME = 1 + 1e-9  # times a price: whole machines often cost the same at another throughput
 _CLEARLY_LESS = 0.9  # a price per hour that is worth a line of its own
 _FEW_STAGES = 3
+_EXACT = 1e-9  # a lower bound this close to a cost proves it
 _LARGE = 500_000  # layers^2 x types
 _SHOWN = 5
 
@@ -40,7 +41,9 @@ def candidates(problem: Problem, outcome: Outcome, shown: int = _SHOWN) -> list[
     """Return the choice, the best plans with other devices, and the fixed plans; cheapest first, failures last."""
     chosen = outcome.plan
     found = [Candidate(outcome.method, chosen, chosen=True)] if chosen else []
-    others = sorted(_with_other_devices(problem, chosen), key=lambda plan: plan.cost_usd)
+    others = sorted(
+        _with_other_devices(problem, chosen), key=lambda plan: (plan.cost_usd, len(plan.worker_counts))
+    )
     found += [Candidate("" if row else NEXT_BEST, plan) for row, plan in enumerate(others[:shown])]
     for name in FIXED_PLANS:
         fixed = get_method(name)(problem, Budget())
@@ -92,12 +95,25 @@ def _merged(found: list[Candidate], new: Candidate) -> list[Candidate]:
 
 
 def _with_other_devices(problem: Problem, chosen: Plan | None) -> Iterator[Plan]:
-    """Yield the cheapest plan of every other set of types that stages really run on."""
+    """Yield the cheapest plan of every other set of types that stages really run on.
+
+    Larger sets come first: if the optimum of a set uses fewer types, it is also that of every set between the two. If
+    no plan of a set holds the throughput, none of a smaller one does.
+    """
     seen = {frozenset(chosen.worker_counts)} if chosen else set()
+    optima: list[
+        tuple[frozenset[str], frozenset[str]]
+    ] = []  # types that are allowed, and those that are used
     for names in _sets(problem, chosen):
-        plan = exact(restrict_to_types(problem, names), QUICK).plan
-        if plan is not None and frozenset(plan.worker_counts) not in seen:
-            seen.add(frozenset(plan.worker_counts))
+        allowed = frozenset(names)
+        if any(used <= allowed <= wider for wider, used in optima):
+            continue
+        outcome = exact(restrict_to_types(problem, names), QUICK)
+        plan, used = outcome.plan, frozenset(outcome.plan.worker_counts if outcome.plan else ())
+        if outcome.lower_bound_usd >= (plan.cost_usd * (1 - _EXACT) if plan else math.inf):
+            optima.append((allowed, used))
+        if plan is not None and used not in seen:
+            seen.add(used)
             yield replace(plan, problem=problem)
 
 
@@ -106,9 +122,9 @@ def _sets(problem: Problem, chosen: Plan | None) -> Iterator[Sequence[str]]:
     if is_large(problem):
         return
     if len(names) <= _ALL_SUBSETS:
-        for size in range(1, len(names) + 1):
+        for size in range(len(names), 0, -1):
             yield from combinations(names, size)
         return
-    yield from ((name,) for name in names)
     for left_out in chosen.worker_counts if chosen else ():
         yield [name for name in names if name != left_out]
+    yield from ((name,) for name in names)

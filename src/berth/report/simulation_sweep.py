@@ -128,7 +128,10 @@ def map_verdict(cells: Cells, metric: ComparedMetric, name: str, base: str) -> s
         for word, found in (("better", better), ("worse", worse))
         if found
     ]
-    counts += [f"within noise in {noise}"] if noise else []
+    if noise and not counts:
+        counts = [f"within noise of {base} in {format_count(noise, 'cell')}"]
+    elif noise:
+        counts.append(f"within noise in {noise}")
     return f"{metric.name}: {name} is {', '.join(counts)}."
 
 

@@ -19,7 +19,7 @@ from berth.schedule.groups import find_place
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
-from berth.schedule.queue import drop_started, smallest_demand
+from berth.schedule.queue import drop_started, gangs_wait, smallest_demand
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.relax_locality import set_typical_service
@@ -43,7 +43,7 @@ _MIN_RUN_S = 300.0  # since a job's last start or move
 def defragment(world: World, hooks: Hooks, now: float) -> None:
     """Starts the first blocked jobs, in order, that would fit if the free devices were together."""
     state, waiting = world.state[0], world.waiting
-    if available_to_some(world) < smallest_demand(world):
+    if available_to_some(world) < smallest_demand(world) or not gangs_wait(world):
         return
     rows = running_by_end(world, now)
     demand_failed = np.zeros(len(world.demands), np.bool_)

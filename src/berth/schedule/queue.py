@@ -124,6 +124,15 @@ def dequeue_at(world: World, at: int) -> None:
     state.queue_start += 1
 
 
+@kernel
+def gangs_wait(world: World) -> bool:
+    """Whether a job with one shape waits; the place of others is chosen with their shape."""
+    for i in range(world.state[0].queue_start, world.state[0].queue_stop):
+        if world.jobs[world.waiting[i]].shape_count <= 1:
+            return True
+    return False
+
+
 @inlined
 def smallest_demand(world: World) -> int:
     """GPUs of the smallest waiting job."""

@@ -48,8 +48,8 @@ class ReasonCode(IntEnum):
 CODES: dict[int, str] = {code: code.name.lower().replace("_", "-") for code in ReasonCode}
 
 
-def bring_up_to_date(world: Any, row: int) -> None:
-    """Sets the reason of a waiting job that the last pass did not reach; call it before `explain`.
+def explained_record(world: Any, row: int) -> Any:
+    """The record of a waiting job, for `explain`; of one that the last pass did not reach, a copy with its reason.
 
     A pass stops where no later job can start. A job that it did not reach waits because too little is free,
     because it may not overtake the one ahead, or because devices came free only at the end of the pass: then
@@ -57,7 +57,8 @@ def bring_up_to_date(world: Any, row: int) -> None:
     """
     job, state = world.jobs[row], world.state[0]
     if job["explained_s"] == state["now"]:
-        return
+        return job
+    job = job.copy()
     free = world.groups["free"][-1, 0]
     if (quota := quota_of(world, row)) is not None and quota.used + int(job["gpus"]) > quota.allowed:
         job["reason"] = ReasonCode.OVER_QUOTA
@@ -67,6 +68,7 @@ def bring_up_to_date(world: Any, row: int) -> None:
         job["reason"] = ReasonCode.BEHIND if world.rules[0]["blocked"] == Blocked.STOP else ReasonCode.NONE
     job["waits_for_tier"] = job["nearest_tier"]
     job["until_s"], job["saves_s"], job["explained_s"] = math.inf, 0.0, state["now"]
+    return job
 
 
 def _kinds_of(job: Any, count: int) -> list[int]:

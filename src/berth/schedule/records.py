@@ -251,6 +251,11 @@ SHAPE = np.dtype(  # one way to run a job; jobs with the same alternatives share
         ("slowdown", "f8", (MAX_TIERS,)),
         ("unit_s", "f8"),  # seconds per unit of work at the nearest placement
         ("usd_per_hour", "f8"),
+        ("priced", "i8"),  # the version of prices for which the next two hold
+        ("price_waiting", "f8"),  # what its devices cost others, to a job that waits
+        ("price_running", "f8"),  # and to one that runs
+        ("compared", "i8"),  # of the first shape of an offer: the version of prices for which the next holds
+        ("cheapest", "i4"),  # the shape with the lowest cost at its nearest placement
         ("message_bytes", "f8"),
         ("traffic_row", "i4"),
         ("failed", "i8", (MAX_TIERS,)),  # epoch of the last search that found no place
@@ -375,6 +380,12 @@ STATE = np.dtype(  # counters and cursors of the pass
         ),  # those of `waiting_for` whose priority is too low to count
         ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
         ("priced_for", "i8"),  # the priority for which prices were set
+        ("price_version", "i8"),
+        (
+            "type_loss",
+            "f8",
+            (MAX_DEVICE_TYPES,),
+        ),  # seconds that gangs which started lately lost for want of a device
         (
             "price_s",
             "f8",

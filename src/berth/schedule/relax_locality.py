@@ -16,7 +16,7 @@ from berth.schedule.allocation import start_job
 from berth.schedule.balance import best_shape, sensitive_to_imbalance, slowdown_by_imbalance
 from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
-from berth.schedule.queue import dequeue_at, drop_started, smallest_demand
+from berth.schedule.queue import dequeue_at, drop_started, gangs_wait, smallest_demand
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.reservation import (
@@ -39,7 +39,7 @@ _exp = kernel(reproducible.exp)
 def relax_locality(world: World, hooks: Hooks, now: float) -> None:
     """Starts waiting jobs, in order, spread over devices that no job took, where the policy agrees."""
     state, waiting = world.state[0], world.waiting
-    if available_to_some(world) < smallest_demand(world):
+    if available_to_some(world) < smallest_demand(world) or not gangs_wait(world):
         return
     rows = running_by_end(world, now)
     state.search_epoch += 1

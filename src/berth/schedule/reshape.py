@@ -92,8 +92,8 @@ def gain_of(world: World, row: int, number: int, tier: int) -> float:
     """Seconds that all jobs together gain if a running job goes on in a shape at a tier, without its restore."""
     job = world.jobs[row]
     here, there = world.shapes[job.shape], world.shapes[number]
-    here_s = job.estimated_remaining_s / job.speed * (1.0 + price_of(world, here, 0))
-    there_s = remaining_in(world, row, number) * there.slowdown[tier] * (1.0 + price_of(world, there, 0))
+    here_s = job.estimated_remaining_s / job.speed * (1.0 + price_of(world, here, False))
+    there_s = remaining_in(world, row, number) * there.slowdown[tier] * (1.0 + price_of(world, there, False))
     return here_s - there_s
 
 
@@ -101,7 +101,7 @@ def gain_of(world: World, row: int, number: int, tier: int) -> float:
 def least_gain_s(world: World, number: int) -> float:
     """What a change must gain: a multiple of the restore, during which the devices are held too."""
     shape = world.shapes[number]
-    restore_s = restore_cost_s(world, shape.gpus) * (1.0 + price_of(world, shape, 0))
+    restore_s = restore_cost_s(world, shape.gpus) * (1.0 + price_of(world, shape, False))
     return world.rules[0].migrate_gain * restore_s
 
 

@@ -1,9 +1,15 @@
-"""How scarce each device type is: what holding one device for a second costs the jobs that wait.
+"""How scarce each device type is: what holding one device for a second costs other jobs.
 
-A job that holds a device of a type with C devices for d seconds delays each of the N jobs that would take that type by
-about d / C: the shadow price of a device-second is N / C seconds of waiting. N is counted as jobs join and leave the
-queue, and averaged over time: an empty queue now says little about the next hour. A type with more free devices than
-those jobs want is not what they wait for: its price falls with the fourth power of wanted / free devices.
+**Those that wait.** A job that holds a device of a type with C devices for d seconds delays each of the N jobs that
+would take that type by about d / C: the shadow price of a device-second is N / C seconds of waiting. N is counted as
+jobs join and leave the queue, and averaged over time: an empty queue now says little about the next hour. Each counts
+for those that arrive before the queue is empty again (`WAITING_WEIGHT`). A type with more free devices than those jobs
+want is not what they wait for: its price falls with the fourth power of wanted / free devices.
+
+**Gangs that start on a slower type.** A gang of n devices would need 1 / s of the time on a type that is s times as
+fast: for want of each device it loses (1 - 1 / s) / n of its time. It stays where it starts, however soon the device
+is free, so that counts more than once (`GANG_WEIGHT`). The average over recent starts falls as gangs get the type, and
+jobs with alternatives return to it.
 """
 
 from __future__ import annotations
@@ -11,11 +17,13 @@ from __future__ import annotations
 from typing import Any
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.records import MAX_DEVICE_TYPES, Array, JobStatus, World
+from berth.schedule.records import Array, JobStatus, World
 
 SHARES = 840  # a job that accepts n types counts 840 / n for each; every n up to 8 divides it
 NO_PRIORITY = -(1 << 40)
+WAITING_WEIGHT, GANG_WEIGHT = 4.0, 15.0
 _AVERAGED_S = 3600.0
+_GANG_STARTS = 20.0  # that the loss of gangs is averaged over
 
 
 @kernel
@@ -57,11 +65,19 @@ def update_prices(world: World, now: float) -> None:
         state.mean_waiting[device_type] += weight * (waiting - state.mean_waiting[device_type])
 
 
+@inlined
+def record_type_loss(state: Any, device_type: int, faster: float, gpus: int) -> None:
+    """Averages what gangs lose that start, had they been on a type that is `faster` times as fast."""
+    lost = max(0.0, 1.0 - 1.0 / faster) / gpus
+    state.type_loss[device_type] += (lost - state.type_loss[device_type]) / _GANG_STARTS
+
+
 @kernel
 def set_prices(world: World, priority: int) -> None:
     """Sets the price of each type for jobs of a priority: those below it may be delayed and do not count."""
     state = world.state[0]
     state.priced_for = priority
+    state.price_version += 1
     for device_type in range(state.device_types):
         state.waiting_below[device_type] = state.wanted_below[device_type] = 0
     at = state.queue_stop - 1
@@ -76,17 +92,26 @@ def set_prices(world: World, priority: int) -> None:
         state.price_s[device_type] = lacking**4 / max(1, world.cluster[0].devices[device_type])
 
 
-@inlined
-def price_of(world: World, shape: Any, own_mask: int) -> float:
-    """Seconds of waiting per second that a shape's devices cost others; `own_mask`: types the job itself waits for."""
-    state, total = world.state[0], 0.0
-    for device_type in range(MAX_DEVICE_TYPES):
+@kernel
+def price_shape(world: World, shape: Any) -> None:
+    """Computes what a shape's devices cost others, in seconds per second."""
+    state, waits, runs = world.state[0], 0.0, 0.0
+    for device_type in range(state.device_types):
         if shape.need[device_type] > 0:
-            waiting = state.waiting_for[device_type] - state.waiting_below[device_type]
-            share = (
-                waiting / max(1, state.waiting_for[device_type]) if state.waiting_below[device_type] else 1.0
-            )
-            others = waiting / SHARES - (own_mask >> device_type & 1)
-            waiting = max(0.0, 0.5 * (others + share * state.mean_waiting[device_type]))
-            total += shape.need[device_type] * waiting * state.price_s[device_type]
-    return total
+            below = state.waiting_below[device_type]
+            waiting = state.waiting_for[device_type] - below
+            share = waiting / max(1, state.waiting_for[device_type]) if below > 0 else 1.0
+            mean = share * state.mean_waiting[device_type]
+            others, price = waiting / SHARES, WAITING_WEIGHT * state.price_s[device_type]
+            loss = GANG_WEIGHT * state.type_loss[device_type]
+            waits += shape.need[device_type] * (max(0.0, 0.5 * (others - 1.0 + mean)) * price + loss)
+            runs += shape.need[device_type] * (max(0.0, 0.5 * (others + mean)) * price + loss)
+    shape.priced, shape.price_waiting, shape.price_running = state.price_version, waits, runs
+
+
+@inlined
+def price_of(world: World, shape: Any, waits: bool) -> float:
+    """Seconds of waiting per second that a shape's devices cost others than a job that waits, or runs."""
+    if shape.priced != world.state[0].price_version:
+        price_shape(world, shape)
+    return shape.price_waiting if waits else shape.price_running

@@ -21,7 +21,7 @@ from berth.schedule.reservation import A_MOMENT_S, running_by_end, soonest_for_n
 from berth.schedule.scarcity import price_of, set_prices, update_prices
 from berth.schedule.shapes import find_shape, has_failed
 
-_MAX_LOOKS = 16  # jobs of a pass for which the look-ahead wait is computed; those behind start where they fit
+_MAX_LOOKS = 4  # jobs of a pass for which the look-ahead wait is computed; those behind start where they fit
 
 
 @kernel
@@ -75,11 +75,15 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
 def cheapest(world: World, row: int) -> int:
     """The shape with the lowest cost at its nearest placement, whenever that is free."""
     job = world.jobs[row]
+    first = world.shapes[job.first_shape]
+    if first.compared == world.state[0].price_version:
+        return first.cheapest
     best, least_s = job.shape, math.inf
     for number in range(job.first_shape, job.first_shape + job.shape_count):
         cost_s = cost_of(world, row, number, world.shapes[number].nearest_tier)
         if cost_s < least_s:
             best, least_s = number, cost_s
+    first.compared, first.cheapest = world.state[0].price_version, best
     return best
 
 
@@ -120,6 +124,8 @@ def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int,
         if state.ends_s != now:
             state.ends, state.ends_s = len(running_by_end(world, now)), now
         rows = world.ending[: state.ends]
+        if state.ends == 0 or world.jobs[rows[0]].expected_end_s - now + cost_s >= least_s:
+            continue  # no device comes free in time
         when, _ = soonest_for_need(world, row, shape.need, shape.nearest_tier, rows, now)
         if when - now + cost_s < least_s:
             best, best_when, least_s = number, when, when - now + cost_s
@@ -129,9 +135,8 @@ def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int,
 @inlined
 def cost_of(world: World, row: int, number: int, tier: int) -> float:
     """Seconds until a job would end in a shape at a tier, and what its devices cost others until then."""
-    job = world.jobs[row]
-    own = job.device_type_mask if job.state == JobStatus.WAITING else 0
-    return run_s(world, row, number, tier) * (1.0 + price_of(world, world.shapes[number], own))
+    shape, waits = world.shapes[number], world.jobs[row].state == JobStatus.WAITING
+    return run_s(world, row, number, tier) * (1.0 + price_of(world, shape, waits))
 
 
 @inlined

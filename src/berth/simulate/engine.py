@@ -10,16 +10,18 @@ from berth.schedule.allocation import release, requeue
 from berth.schedule.claims import take_devices
 from berth.schedule.decide import Phases, decide
 from berth.schedule.estimates import record_duration, refresh_remaining
+from berth.schedule.placement import accepts_device_type
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
 from berth.schedule.queue import enqueue, set_order, smallest_demand
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Action, EstimateKind, JobStatus, World, places_of
+from berth.schedule.scarcity import record_type_loss
 from berth.schedule.start_waiting import wake_time_of
 from berth.simulate.engine_state import EngineState, Event, FaultKind, Net, NetworkMode
 from berth.simulate.heap import insert, remove
 from berth.simulate.log import has_room, write
-from berth.simulate.speed import SpeedHooks, account_exposed_comm, finish_time_of
+from berth.simulate.speed import SpeedHooks, account_exposed_comm, finish_time_of, traffic_of
 
 OVER, MORE, LOG_FULL = 0, 1, 2
 _MOMENTS = 10_000  # after this many moments the loop returns, events or not
@@ -151,10 +153,23 @@ def start_attempt(
         job.speed = 1.0
     else:
         speed.enter(world, engine, net, row, now)
+    if job.shape < 0 and len(world.shapes) > 0:
+        compare_types(world, engine, row)
     if job.estimate_kind != EstimateKind.TRACKED:
         refresh_remaining(job, now)  # its index changes at a time that its speed decides
     account.finish_s = finish_time_of(job, now)
     insert(engine, row)
+
+
+@kernel
+def compare_types(world: World, engine: EngineState, row: int) -> None:
+    """Records by how much a gang that starts would be faster on each type that it accepts."""
+    job, state = world.jobs[row], world.state[0]
+    here = traffic_of(world, engine, row).compute_s
+    for device_type in range(state.device_types):
+        if accepts_device_type(job, device_type):
+            there = engine.traffic[job.traffic_row + device_type].compute_s
+            record_type_loss(state, device_type, here / there, job.gpus)
 
 
 @kernel

@@ -19,7 +19,7 @@ from berth.errors import InputError, UnknownNameError
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.schedule.policy import Policy
-from berth.schedule.reasons import QuotaUse, Reason, bring_up_to_date, explain, quota_of
+from berth.schedule.reasons import QuotaUse, Reason, explain, explained_record, quota_of
 from berth.schedule.records import SMALL_GANG, Array, JobStatus, World
 from berth.simulate.engine_state import Event, NetworkMode
 from berth.simulate.jobs import iteration_s
@@ -176,8 +176,8 @@ class _Watch:
                 return max(1, before - done) if before > done else 1
             if now < end:
                 if job["state"] == JobStatus.WAITING:
-                    bring_up_to_date(world, self.row)
-                    self.looks.append((now, job.copy(), quota_of(world, self.row)))
+                    record = explained_record(world, self.row).copy()
+                    self.looks.append((now, record, quota_of(world, self.row)))
                 inside = np.searchsorted(self.events, end) - np.searchsorted(self.events, begin)
                 return max(1, int(inside) // _LOOKS)
         return 1 << 40

@@ -36,6 +36,7 @@ class Up:
 
     def __init__(self, state: Path, *options: str) -> None:
         self.state, self.options = state, options
+        self.program = [sys.executable, "-m", "berth"]  # of commands, not of the controller
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -106,9 +107,13 @@ class Up:
 
     def berth(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """A command, as a user would type it."""
-        command = [sys.executable, "-m", "berth", *arguments]
         done = subprocess.run(
-            command, env=self._environment(), capture_output=True, text=True, timeout=300, check=False
+            [*self.program, *arguments],
+            env=self._environment(),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
         assert not check or done.returncode == 0, done.stderr
         return done

@@ -13,7 +13,7 @@ from collections import Counter
 from typing import Any
 
 from berth.schedule.policy import Policy
-from berth.schedule.reasons import CODES, ReasonCode, bring_up_to_date
+from berth.schedule.reasons import CODES, ReasonCode, explained_record
 from berth.schedule.records import Array, JobStatus, World
 from berth.schedule.rules import Blocked, PreemptByOrder
 
@@ -40,9 +40,9 @@ class ReasonValidator:
         self.free = self._count_free()
         for row, job in enumerate(world.jobs):
             if job["state"] == JobStatus.WAITING:
-                bring_up_to_date(world, row)
-                self.seen[CODES[int(job["reason"])]] += 1
-                self._waits(row, job)
+                explained = explained_record(world, row)
+                self.seen[CODES[int(explained["reason"])]] += 1
+                self._waits(row, explained)
             elif job["state"] == JobStatus.RUNNING and job["started_s"] == self.now:
                 self.seen[CODES[int(job["reason"])]] += 1
                 self._starts(job)

@@ -26,6 +26,7 @@ def finished(log: Path) -> Finished:
     return read_simulation(log)
 
 
+@pytest.mark.slow
 def test_no_device_is_ever_held_twice_and_all_are_given_back(finished: Finished) -> None:
     holder: dict[tuple[int, int], str] = {}
     sizes = finished.cluster.sizes

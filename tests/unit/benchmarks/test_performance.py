@@ -115,6 +115,7 @@ def test_packages_measured_on_different_machines_name_the_machine(tmp_path):
     assert "| cores | 64 |" in made
 
 
+@pytest.mark.slow
 def test_all_are_run_whatever_becomes_of_one_and_the_page_is_made(tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(page, "SCRIPTS", tmp_path)
     speeds = {"network": 9, "plan": 3, "simulate": None, "live": 6}

@@ -36,6 +36,7 @@ def times(word, factor):
     return lambda policy, part: factor if word in policy else 1.0
 
 
+@pytest.mark.slow
 def test_a_policy_twice_as_quick_everywhere_is_better_in_every_cell():
     study = waiting_ratios.Study(figures(lambda policy, part: 0.5 if policy == TUNED else 1.0))
     versus = study.versus("gangs", TUNED, "fifo")
@@ -45,6 +46,7 @@ def test_a_policy_twice_as_quick_everywhere_is_better_in_every_cell():
     assert study.best("gangs", ["fifo", TUNED], (0.5, 1.0)) == TUNED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "factor",
     [
@@ -69,6 +71,7 @@ def test_the_sentences_follow_the_figures():
     assert "In no cell is another policy ahead" in worse["losses"]
 
 
+@pytest.mark.slow
 def test_the_page_has_a_place_for_every_part_and_filling_it_twice_changes_nothing():
     page = (ROOT / "docs" / "waiting.md").read_text()
     made = waiting_page.parts(waiting_ratios.Study(figures(lambda policy, part: 1.0 + len(policy) / 100)))
@@ -79,6 +82,7 @@ def test_the_page_has_a_place_for_every_part_and_filling_it_twice_changes_nothin
         waiting_page.fill("# Empty\n", made)
 
 
+@pytest.mark.slow
 def test_the_pictures_are_whole_and_the_page_shows_each_of_them():
     study = waiting_ratios.Study(figures(lambda policy, part: 1.0 + len(policy) / 100))
     page = (ROOT / "docs" / "waiting.md").read_text()
@@ -100,6 +104,7 @@ def test_a_slice_is_stretched_to_the_wanted_load_and_keeps_its_bursts():
     assert slice_.submit_s == pytest.approx(np.array([0, 10, 90]) * slice_.span_s / 90)
 
 
+@pytest.mark.slow
 def test_a_study_that_was_stopped_plays_only_what_is_missing(tmp_path, monkeypatch):
     played = []
     monkeypatch.setattr(waiting_runs, "run", lambda play: played.append(play) or [1.0])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import re
 import threading
 import time
 
@@ -78,7 +77,7 @@ def until(condition, timeout_s: float = 300.0):
     end = time.monotonic() + timeout_s
     while not (found := condition()):
         assert time.monotonic() < end, "it never happened"
-        time.sleep(0.01)
+        time.sleep(0.1)
     return found
 
 
@@ -95,6 +94,7 @@ def test_the_queue_of_an_idle_cluster_is_one_line(live):
     assert live("queue") == "nothing waits and nothing runs\n"
 
 
+@pytest.mark.slow
 def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     first, second = submit(live, "--name", "wide", gpus=16), submit(live, "--name", "[next]", gpus=2)
     until(lambda: running(live, first))
@@ -107,22 +107,20 @@ def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     assert "prio" in shown
     assert "needs 2" in shown
     rows = {row["id"]: row for row in json.loads(live("queue", "--json"))["jobs"]}
-    expected = (
-        r"needs 2 devices(; 0 are| in one machine; none is) free; starts in "  # before and after a forecast
-    )
-    assert re.match(expected, rows[second]["blocker"])
+    assert rows[second]["blocker"].startswith("needs 2 devices; 0 are free; starts in ")
     assert rows[second]["starts_after"] == [first]
     assert rows[first]["expected_end"] == pytest.approx(rows[second]["expected_start"])
     reported = " ".join(live("why", second).split())
     assert reported.startswith(
         f"{second} is queued, number 1 in the queue at priority 0, 2 devices: fewer than 2"
     )
-    assert re.search(f"It {expected}", reported)
+    assert "It needs 2 devices; 0 are free; starts in " in reported
     assert f"when {first} (wide) ends (modelled)." in reported
     assert "0 of the 2 devices it needs are free." in reported
     assert "It should end in about" in live("why", first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 160])
 def test_the_queue_shows_users_and_whole_ids_at_any_width(live, columns, monkeypatch):
     long = f"evaluation-2026-11-18.{columns}"
@@ -160,6 +158,7 @@ def test_times_of_a_live_cluster_are_whole_seconds():
     assert [format_wait(value) for value in (0, 0.2, 7.63, 59.96, 3661)] == ["0s", "<1s", "8s", "1m", "1h1m"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_with_a_drained_machine_and_an_empty_queue_names_the_machine(live):
     live("drain", "r0-m0")
     try:
@@ -246,6 +245,7 @@ def test_a_dry_run_of_many_machines_fits_the_terminal(live):
     assert "it would start in about " in live("submit", "--dry-run", "--", "work")
 
 
+@pytest.mark.slow
 def test_what_if_counts_one_rack_as_one(live):
     submit(live)
     assert " 1 more rack " in live("what-if", "--add-racks", 1)
@@ -265,6 +265,7 @@ def test_what_if_lists_the_jobs_that_gain_and_lose(live):
     assert by_name["short"]["job"] in shown
 
 
+@pytest.mark.slow
 def test_a_job_that_failed_says_when_it_is_tried_again(live):
     job = submit(live, "--env", "FAILS=1", seconds=0)
     until(lambda: json.loads(live("why", job, "--json"))["state"] == "delayed")

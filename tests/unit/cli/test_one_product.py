@@ -119,6 +119,7 @@ def test_an_example_is_a_command_line_that_is_understood(example):
     assert len(called) > 1  # the program itself, and the command
 
 
+@pytest.mark.slow
 def test_the_shell_completes_verbs_and_names(berth, monkeypatch):
     def offered(line):
         words = line.split()

@@ -37,6 +37,7 @@ def shell(tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_characters_missing_from_the_encoding_become_question_marks(shell):
     reported = shell(f"{BERTH} trace info jobs.csv", PYTHONIOENCODING="ascii")
     assert (reported.returncode, reported.stderr) == (0, "")
@@ -44,6 +45,7 @@ def test_characters_missing_from_the_encoding_become_question_marks(shell):
     assert "?" in reported.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("line", "code", "message"),
     [
@@ -64,6 +66,7 @@ def test_an_output_that_can_not_be_written_is_one_message(line, code, message, s
     assert "Traceback" not in reported.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "line",
     ["policies", "--help", "cluster devices --json", "trace info jobs.csv"],
@@ -79,6 +82,7 @@ def test_a_closed_pipe_ends_a_command_quietly(line, shell, tmp_path):
     assert reported.wait() == 128 + signal.SIGPIPE
 
 
+@pytest.mark.slow
 def test_an_error_message_to_a_closed_pipe_has_no_traceback(tmp_path):
     read, write = os.pipe()
     os.close(read)

@@ -1,4 +1,4 @@
-"""`berth token`: who may use the controller, and who no longer."""
+"""`berth token`: giving access to the controller, and taking it back."""
 
 import json
 import time

@@ -102,6 +102,7 @@ def test_importing_the_package_loads_no_heavy_library():
     assert done.stdout.strip() == "set()"
 
 
+@pytest.mark.slow
 def test_loading_a_cluster_needs_no_compiled_code():
     code = "import sys, berth.cluster as c; c.load_cluster('lingjun'); print('numba' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -347,6 +347,7 @@ def test_a_request_that_is_too_large_is_refused(service):
     assert service.alice.post("/api/v1/jobs", content=drip()).status_code == 413  # without a length, too
 
 
+@pytest.mark.slow
 def test_too_many_requests_are_refused_for_each_caller():
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -417,6 +418,7 @@ def test_metrics_are_what_prometheus_reads(service):
     }
 
 
+@pytest.mark.slow
 def test_metrics_count_what_runs_on_a_drained_machine_as_busy_and_are_exact(service):
     state = service.api.controller.state
     service.alice.post("/api/v1/jobs", json=JOB)
@@ -469,6 +471,7 @@ def test_events_are_the_committed_records(service):
     assert "secret command" not in json.dumps(public(records[0]))
 
 
+@pytest.mark.slow
 def test_the_description_names_every_moment_and_every_length_of_time(service):
     """Names of times carry no unit, so the schema states it."""
     about = service.anonymous.get("/openapi.json").json()["info"]["description"]

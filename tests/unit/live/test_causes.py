@@ -28,6 +28,7 @@ def test_every_cause_has_a_sentence():
     assert sentence("of-the-future", "x") == "of-the-future (x)"
 
 
+@pytest.mark.slow
 def test_a_lost_machine_is_named_in_why_queue_and_history(crank, service_of):
     live = crank()
     job = live.submit(gpus=16, seconds=1000)

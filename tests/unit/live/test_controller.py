@@ -193,6 +193,7 @@ def test_a_drained_machine_keeps_what_runs_and_takes_nothing_new(crank):
     assert live.state_of(second) == "placed"
 
 
+@pytest.mark.slow
 def test_devices_that_others_hold_are_left_alone(crank):
     from berth.live.backend import MachineStatus
 
@@ -207,6 +208,7 @@ def test_devices_that_others_hold_are_left_alone(crank):
     assert live.state_of(job) == "placed"
 
 
+@pytest.mark.slow
 def test_priority_decides_who_goes_first(crank):
     live = crank(policy="berth")
     live.submit(gpus=16, seconds=100)
@@ -373,6 +375,7 @@ def test_timers_and_windows_survive_a_restart(crank):
     assert live.state.world.wait_stats["count"].sum() == offers
 
 
+@pytest.mark.slow
 def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
     live = crank(policy="berth")
     job = live.submit(gpus=8, seconds=5000, model="vgg19", name="mine")
@@ -432,6 +435,7 @@ def test_a_drained_machine_stays_drained_under_another_policy(crank):
     assert [live.state.free_on(machine) for machine in range(2)] == [0, 4]
 
 
+@pytest.mark.slow
 def test_rows_of_jobs_that_are_over_are_used_again(crank):
     live = crank(cluster="1x8x8:V100-16")
     for number in range(600):

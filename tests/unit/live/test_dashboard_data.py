@@ -212,6 +212,7 @@ def test_curves_of_before_a_restart_come_from_the_journal(crank, tmp_path):
     assert min(reported["time"]) < one.controller.now() - 200.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 8, 14])
 def test_counts_from_the_journal_are_those_of_the_state(tmp_path, seed):
     run = FaultRun(seed, tmp_path / "run")

@@ -57,6 +57,7 @@ def test_what_runs_goes_on_in_a_what_if_and_restores_nothing(crank):
     assert more.mean_left_s() == pytest.approx(as_it_is.mean_left_s())
 
 
+@pytest.mark.slow
 def test_why_says_what_is_free_where(crank):
     live = crank(cluster="3x1x4:V100-16", policy="required")
     for name in "abc":

@@ -29,6 +29,7 @@ def service_of(live):
     return Service(live.controller, Tokens(live.folder), live.folder / "attempts")
 
 
+@pytest.mark.slow
 def test_a_plan_that_no_machine_holds_takes_as_long_as_over_the_rack(live):
     service = service_of(live)
     found = service.free_plans(GOAL)["plans"]

@@ -51,6 +51,7 @@ def test_what_is_planned_is_a_job_that_the_api_takes(planned):
     assert all(digest_of(text) == digest for digest, text in planned.plans.items())
 
 
+@pytest.mark.slow
 def test_every_plan_is_a_file_that_the_trainer_accepts_anywhere(planned, tmp_path):
     for number, text in enumerate(planned.plans.values()):
         file = tmp_path / f"{number}.yaml"
@@ -58,6 +59,7 @@ def test_every_plan_is_a_file_that_the_trainer_accepts_anywhere(planned, tmp_pat
         assert not check_plan(file).violations
 
 
+@pytest.mark.slow
 def test_a_budget_is_kept_and_each_plan_states_the_rate_that_it_reaches(cluster, tmp_path):
     planned = plan_goal(Goal("ctrdnn-8", 1e8, budget_usd=2.0), cluster)
     offer = planned.offer
@@ -71,6 +73,7 @@ def test_a_budget_is_kept_and_each_plan_states_the_rate_that_it_reaches(cluster,
         assert shape.usd_per_hour * offer.near_s(shape) / 3600 <= 2.0 * (1 + 1e-6)
 
 
+@pytest.mark.slow
 def test_a_goal_that_no_plan_meets_names_the_nearest(cluster):
     with pytest.raises(InputError, match="meets the deadline of 1s") as refused:
         plan_goal(Goal("ctrdnn-8", 1e9, deadline_s=1.0), cluster)
@@ -91,6 +94,7 @@ def test_plans_for_free_devices_use_no_others(cluster):
         assert all(count <= left[name] for name, count in shape.devices.items())
 
 
+@pytest.mark.slow
 def test_a_written_plan_reads_back_at_its_rate_with_the_goal(planned, cluster, tmp_path):
     steps = {shape.plan_digest: dict(shape.step_s) for shape in planned.offer.alternatives}
     for digest, text in planned.plans.items():
@@ -103,6 +107,7 @@ def test_a_written_plan_reads_back_at_its_rate_with_the_goal(planned, cluster, t
         assert dict(read.step_s) == pytest.approx(steps[digest])
 
 
+@pytest.mark.slow
 def test_a_goal_without_any_plan_says_why_and_what_would_do(tmp_path):
     file = tmp_path / "small.yaml"
     file.write_text("machines: [{devices: {T4: 2}}, {devices: {cpu-core: 8}}]\n")

@@ -91,6 +91,7 @@ def test_a_stored_journal_leads_to_the_state_it_led_to_then(stored):
     assert alike(known_then(comparable(facts_of(state)), comparable(facts)), comparable(facts))
 
 
+@pytest.mark.slow
 def test_a_controller_starts_on_a_stored_journal_and_goes_on(stored, caplog):
     folder, facts = stored
     store = Store(folder)

@@ -43,6 +43,7 @@ def test_every_event_of_a_simulation_has_a_record():
     assert set(EVENTS.values()) == SIMULATED.keys() | _MACHINE.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 21])
 def test_the_records_of_a_job_lead_to_its_attempts_and_its_end(tmp_path, seed):
     FaultRun(seed, tmp_path / "state").play()

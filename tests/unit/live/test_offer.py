@@ -144,6 +144,7 @@ def test_a_plan_that_is_not_what_its_digest_says_is_refused(folder, cluster):
     assert digest == digest_of(PLAN)
 
 
+@pytest.mark.slow
 def test_cores_come_with_the_machines_of_a_cluster_that_lists_none(folder, cluster):
     gpus = load_cluster("2x2x2:T4")
     [shape] = accepted(sent("plan: plan.yaml\n", gpus, folder)).offer.alternatives

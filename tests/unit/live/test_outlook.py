@@ -36,6 +36,19 @@ def test_a_row_has_the_free_devices_and_the_end_that_allows_the_start(half):
     assert reported.row("half", half.controller.now())["expected_end"] == row["expected_start"]
 
 
+def test_a_row_is_the_same_before_and_after_its_reason_was_asked_for(crank):
+    """A pass on a full cluster does not reach the queue: what `why` finds out then is not the policy's decision."""
+    live = crank()
+    live.submit(gpus=16, seconds=1000, job="wide")
+    live.step(1)
+    live.submit(gpus=2, job="next")
+    now = live.controller.now()
+    before = outlook(live).sentence("next", now)
+    assert views.reason_of(live.state, live.state.jobs["next"], now).code == "no-room"
+    assert before == outlook(live).sentence("next", now)
+    assert before == "needs 2 devices; 0 are free; starts in 16m40s when wide ends"
+
+
 def test_a_row_names_the_backfilling_jobs_and_why_they_do_not_delay_it(half):
     half.submit(gpus=4, seconds=2000, job="long")
     half.submit(gpus=4, seconds=100, job="short")

@@ -87,6 +87,7 @@ def test_the_end_of_an_attempt_that_ran_at_the_backup_is_not_lost(restored, tmp_
     assert (over["code"], over["attempts"]) == (7, 1)
 
 
+@pytest.mark.slow
 def test_an_attempt_that_was_stopped_before_it_was_launched_is_tried_again(restored):
     job = restored.live.submit(run="true")
     token = restored.live.state.jobs[job].token
@@ -100,6 +101,7 @@ def test_an_attempt_that_was_stopped_before_it_was_launched_is_tried_again(resto
     assert restored.live.controller.store.ended_job(job)["attempts"] == 2
 
 
+@pytest.mark.slow
 def test_a_new_job_runs_though_its_id_was_in_use_after_the_backup(restored):
     restored.save()
     before = restored.live.submit(run="echo before")
@@ -110,6 +112,7 @@ def test_a_new_job_runs_though_its_id_was_in_use_after_the_backup(restored):
     assert restored.log(after) == "after\n"
 
 
+@pytest.mark.slow
 def test_a_process_of_after_the_backup_is_stopped_and_no_job_takes_it_for_its_own(restored):
     restored.save()
     before = restored.live.submit(run="sleep 10000")

@@ -113,6 +113,7 @@ def records_of(live):
     return list(live.controller.store.records())
 
 
+@pytest.mark.slow
 def test_the_journal_replays_to_the_same_state_from_any_snapshot(live):
     jobs = [offer(live, FAST, SLOW), offer(live, SLOW, seconds=50), offer(live, FAST, seconds=20)]
     live.submit(gpus=2, kind="T4", seconds=30)
@@ -132,6 +133,7 @@ def test_the_journal_replays_to_the_same_state_from_any_snapshot(live):
     assert replay_journal(live.folder / "journal.sqlite")["differences"] == 0
 
 
+@pytest.mark.slow
 def test_recorded_decisions_are_applied_without_the_policy(live):
     """As after a change of the code: shapes and places are those of the journal."""
     job = offer(live, FAST, SLOW)

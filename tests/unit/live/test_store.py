@@ -132,6 +132,7 @@ def decompresses_to(content, data):
         return False
 
 
+@pytest.mark.slow
 def test_a_damaged_snapshot_is_not_used(crank, caplog):
     live = crank()
     live.submit(gpus=4, seconds=500)

@@ -24,6 +24,7 @@ def used_gpu_s(live):
     return (users["gpu_s"] + users["gpus"] * (live.state.now - users["updated_s"])).tolist()
 
 
+@pytest.mark.slow
 def test_devices_that_come_free_go_to_the_users_in_turn(crank):
     live = crank(cluster="1x1x4:V100-16", policy=f"{FAIR}:weight=1")
     first = submit(live, "me", 4, 100)

@@ -31,10 +31,12 @@ def test_every_compiled_function_is_in_a_source_that_the_fingerprint_covers(name
         if isinstance(value, Dispatcher | IndirectKernel)
     ]
     assert found
+    packages = {package_of(value.py_func.__module__) for _, value in found}
+    covered = {package: compiled_sources(package) for package in packages}
     for _, value in found:
         function = value.py_func
         file = Path(inspect.getfile(function))
-        assert file in compiled_sources(package_of(function.__module__)), file
+        assert file in covered[package_of(function.__module__)], file
 
 
 @pytest.mark.parametrize("module", [_kernels, _flow_kernels])
@@ -51,6 +53,7 @@ def run_python(code, **environment):
     return done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_importing_the_simulator_changes_no_setting_of_the_process(tmp_path):
     code = (
         "import os, numba, polars, warnings, locale\n"  # polars sets a variable of its own
@@ -65,6 +68,7 @@ def test_importing_the_simulator_changes_no_setting_of_the_process(tmp_path):
     assert run_python(code, PYTHONPATH=str(SOURCES), XDG_CACHE_HOME=str(tmp_path)) == "True"
 
 
+@pytest.mark.slow
 def test_importing_berth_leaves_numba_as_the_process_has_it(tmp_path):
     """A user's own cached function goes where it would go without berth, before and after a kernel has run."""
     (tmp_path / "own.py").write_text("import numba\n@numba.njit(cache=True)\ndef f(x):\n    return x + 1\n")
@@ -79,6 +83,7 @@ def test_importing_berth_leaves_numba_as_the_process_has_it(tmp_path):
     assert Path(path) == tmp_path / "__pycache__"
 
 
+@pytest.mark.slow
 def test_code_that_is_read_from_disk_needs_no_part_of_the_compiler(tmp_path):
     """numba would import all that it compiles with, scipy included: half a second of CPU time in each process."""
     source = "from berth.native.kernels import entry\n@entry\ndef twice(x):\n    return 2.0 * x[0]\n"
@@ -91,6 +96,7 @@ def test_code_that_is_read_from_disk_needs_no_part_of_the_compiler(tmp_path):
     assert [run_python(code, **given) for _ in range(2)] == ["0 True", "1 False"]
 
 
+@pytest.mark.slow
 def test_every_entry_is_cached_under_the_fingerprint_whatever_is_imported_first(tmp_path):
     code = (
         "import sys, berth.network.compiled, berth.network.sharing, berth.simulate.run\n"
@@ -107,6 +113,7 @@ def test_every_entry_is_cached_under_the_fingerprint_whatever_is_imported_first(
     assert same == "True"
 
 
+@pytest.mark.slow
 def test_a_folder_that_another_process_uses_is_not_removed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(cache, "_KEPT", 1)
@@ -161,6 +168,7 @@ def _twice(number):
     return 2 * number
 
 
+@pytest.mark.slow
 def test_the_folder_of_numba_is_used_in_berths_way(tmp_path):
     """A change of any source starts a new folder there too: numba's own cache would check one file only."""
     code = (
@@ -173,6 +181,7 @@ def test_the_folder_of_numba_is_used_in_berths_way(tmp_path):
     assert Path(path).is_relative_to(folder)
 
 
+@pytest.mark.slow
 def test_without_a_compiler_one_message_says_so(tmp_path):
     command = [sys.executable, "-m", "berth", "simulate", "generate:jobs=5", "--cluster", "1x1x8"]
     environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "XDG_CACHE_HOME": str(tmp_path)}

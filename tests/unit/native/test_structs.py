@@ -32,6 +32,7 @@ def outer() -> Outer:
     return Outer(np.arange(5), Inner(table, np.array([7], np.int32)), np.zeros(3, RECORD))
 
 
+@pytest.mark.slow
 def test_arrays_are_read_by_field_at_any_depth():
     @njit
     def read(given):

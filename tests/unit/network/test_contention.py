@@ -134,7 +134,7 @@ def test_unlike_gangs_are_slowed_as_the_explicit_simulation_slows_them(case):
     assert found == pytest.approx(expected, rel=0.12)
 
 
-@pytest.mark.parametrize("gangs", [2, 3])
+@pytest.mark.parametrize("gangs", [2, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.slow
 def test_over_models_and_congestion_the_median_error_is_below_3_and_the_worst_below_8_percent(cluster, gangs):
     """Cells whose two ratios are alike are played once: sending to backward pass, and link to the gang's peak."""
@@ -207,6 +207,7 @@ def test_many_unlike_gangs_over_many_links_are_slowed_as_the_explicit_simulation
     assert np.quantile(errors, 0.9) <= 0.1
 
 
+@pytest.mark.slow
 def test_no_link_carries_more_than_its_capacity(cluster):
     fullest = []
     for seed in range(20):
@@ -242,6 +243,7 @@ def test_a_gang_inside_one_machine_meets_no_other(cluster):
     assert links.remove(1) == []
 
 
+@pytest.mark.slow
 def test_iterations_are_the_same_bits_however_the_links_came_to_be_shared(cluster):
     fabric, rng = Fabric(cluster, 10), random.Random(5)
     traffics = [

@@ -88,6 +88,7 @@ def test_known_numbers_are_found_again_through_noise():
     assert np.abs(predicted / asked.step_s - 1).max() < 0.03
 
 
+@pytest.mark.slow
 def test_without_noise_left_out_shapes_are_predicted_nearly_exactly():
     errors = left_out_errors(synthetic(noise=0.0, runs=1), folds=5)
     assert quantiles(errors)[1] < 0.01
@@ -118,6 +119,7 @@ def test_few_points_give_up_the_finer_numbers_first_and_then_say_how_many_are_ne
         fit_step_time(synthetic([(2, 1), (2, 2)], (8.0,)))
 
 
+@pytest.mark.slow
 def test_rows_without_similar_rows_are_not_predicted_when_left_out():
     errors = left_out_errors(synthetic([(1, 1), (2, 1), (4, 1), (8, 1), (4, 2)]), folds=5)
     assert int(np.isnan(errors).sum()) == 15
@@ -178,6 +180,7 @@ def test_a_bad_row_is_named_with_its_place(tmp_path, text, message):
     assert re.search(message, str(caught.value))
 
 
+@pytest.mark.slow
 def test_the_command_prints_what_it_fitted_and_writes_it(tmp_path):
     rows = synthetic(noise=0.01, runs=1)
     lines = [
@@ -196,6 +199,7 @@ def test_the_command_prints_what_it_fitted_and_writes_it(tmp_path):
     assert max(map(len, shown.stdout.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_the_command_refuses_too_few_rows_with_one_message(tmp_path):
     done = run(str(write(tmp_path, "placement,step_time\n2,1\n")))
     assert done.returncode == 2

@@ -87,6 +87,7 @@ def test_congestion_hurts_only_what_leaves_the_machine(berth):
     assert all(far["seconds"] > near["seconds"] for near, far in zip(rows[0][1:], rows[1][1:], strict=True))
 
 
+@pytest.mark.slow
 def test_all_models_are_sorted_by_sensitivity(berth):
     code, out, _ = berth("network", "--all", "--gpus", "16", *CLUSTER)
     assert code == 0
@@ -159,6 +160,7 @@ def test_a_mistake_is_one_message_and_exit_code_2(berth, words, message):
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_no_table_waits_for_the_compiler():
     program = "import sys, berth.cli.network, berth.report.network; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -72,12 +72,14 @@ def test_a_plan_for_people_fits_80_columns_and_names_the_choice(berth):
         assert word in out
 
 
+@pytest.mark.slow
 def test_options_may_precede_the_model(berth):
     code, out, _ = berth("plan", "--throughput", "100k/s", "--cluster", "cloud-mix", "ctrdnn", "--json")
     assert code == 0
     assert json.loads(out)["feasible"] is True
 
 
+@pytest.mark.slow
 def test_json_of_a_model_says_all_that_is_printed(berth):
     _, out, _ = berth("plan", *ASKED, "--throughput", "100k/s", "--json")
     found = json.loads(out)
@@ -114,6 +116,7 @@ WORLD = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", WORLD)
 def test_the_ways_to_train_are_options_and_their_plans_check_out(berth, tmp_path, options):
     path = tmp_path / "plan.yaml"
@@ -125,6 +128,7 @@ def test_the_ways_to_train_are_options_and_their_plans_check_out(berth, tmp_path
     assert "note:" not in out
 
 
+@pytest.mark.slow
 def test_the_options_reach_the_problem(berth):
     _, out, _ = berth("plan", *ASKED, "--throughput", "1M/s", *WORLD[1], "--json")
     found = json.loads(out)
@@ -137,6 +141,7 @@ def test_the_options_reach_the_problem(berth):
     assert all(stage["replicas"] <= 101 for stage in found["stages"])
 
 
+@pytest.mark.slow
 def test_machines_that_are_rented_whole_are_paid_whole(berth):
     _, out, _ = berth("plan", *ASKED, "--throughput", "1M/s", "--whole-machines", "--json")
     pools = [pool for pool in json.loads(out)["rented"] if pool["machines"]]
@@ -182,11 +187,13 @@ def test_the_problems_own_figures_hold_unless_an_option_changes_them(berth, prob
     assert fixed["cost_usd"] > plain["cost_usd"]
 
 
+@pytest.mark.slow
 def test_a_deadline_is_a_throughput(berth):
     _, out, _ = berth("plan", *ASKED, "--deadline", "500s", "--examples", "1e9", "--json")
     assert json.loads(out)["throughput"] >= 2e6
 
 
+@pytest.mark.slow
 def test_the_files_are_written_and_check_out(berth, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     files = (
@@ -212,6 +219,7 @@ def test_the_files_are_written_and_check_out(berth, tmp_path, monkeypatch):
     assert "exists already" in err
 
 
+@pytest.mark.slow
 def test_a_broken_plan_is_one_message_with_its_line_and_exit_code_2(berth, tmp_path):
     path = tmp_path / "plan.yaml"
     berth("plan", *ASKED, "--throughput", "3M/s", "--out", path)
@@ -224,6 +232,7 @@ def test_a_broken_plan_is_one_message_with_its_line_and_exit_code_2(berth, tmp_p
     assert json.loads(out)["holds"] is False
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "after", "line"),
     [("model: ctrdnn", "model: ctrdn", 2), ("cluster: cloud-mix", "cluster: cloud-mx", 3)],
@@ -239,6 +248,7 @@ def test_an_unknown_name_in_a_plan_is_named_with_its_line(berth, tmp_path, befor
     ), err
 
 
+@pytest.mark.slow
 def test_a_planned_model_is_known_by_its_file_to_the_other_verbs(berth, tmp_path):
     job = tmp_path / "job.yaml"
     assert berth("plan", *ASKED, "--throughput", "4M/s", "--job-profile", job)[0] == 0
@@ -323,6 +333,7 @@ def test_a_refuted_plan_in_json_is_not_feasible_and_says_the_rate(berth, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_event_simulation_of_the_plan_is_printed(berth):
     code, out, _ = berth("plan", *ASKED, "--throughput", "3M/s")
     assert code == 0
@@ -354,6 +365,7 @@ def widest(out):
     )  # a path is as long as it is
 
 
+@pytest.mark.slow
 def test_the_frontier_is_drawn_within_80_columns(berth, tmp_path):
     code, out, _ = berth(
         "plan", "frontier", "nce", "--devices", "cpu,T4", "--html", tmp_path / "f.html", "--limit", "6"
@@ -364,6 +376,7 @@ def test_the_frontier_is_drawn_within_80_columns(berth, tmp_path):
     assert (tmp_path / "f.html").read_text().count("<figure") == 1
 
 
+@pytest.mark.slow
 def test_the_frontier_rises_in_json(berth):
     _, out, _ = berth("plan", "frontier", *ASKED, "--json")
     plans = json.loads(out)["plans"]
@@ -373,6 +386,7 @@ def test_the_frontier_rises_in_json(berth):
     assert len(plans) > 5
 
 
+@pytest.mark.slow
 def test_the_comparison_of_methods_states_its_conditions(berth, tmp_path):
     arguments = (
         "--quick",
@@ -394,6 +408,7 @@ def test_the_comparison_of_methods_states_its_conditions(berth, tmp_path):
     assert (tmp_path / "b.html").exists()
 
 
+@pytest.mark.slow
 def test_no_method_is_cheaper_than_the_optimum_in_the_comparison(berth):
     arguments = (
         "--quick",
@@ -463,7 +478,11 @@ def test_no_method_is_cheaper_than_the_optimum_in_the_comparison(berth):
         ([*ASKED, "--max-usd", "0.001"], "the cheapest costs"),
         ([*ASKED, "--max-usd", "5", "--method", "greedy"], "only exact finds"),
         ([*ASKED, "--throughput", "1G"], "the highest throughput with a plan:"),
-        ([*ASKED, "--throughput", "1k", "--method", "greedy", "--certificate", "c.json"], "no proof"),
+        pytest.param(
+            [*ASKED, "--throughput", "1k", "--method", "greedy", "--certificate", "c.json"],
+            "no proof",
+            marks=pytest.mark.slow,
+        ),
         (["ctrdnn", "--throughput", "1k"], "no device is given"),
         (["ctrdnn", "--cluster", "lab", "--throughput", "1k"], "the price of RTX-4090 is not known"),
         (["--problem", "none.json"], "no such file"),
@@ -563,6 +582,7 @@ def test_a_plan_without_servers_is_one_message_and_valid_json(berth, tmp_path):
     assert (found["holds"], found["cost_usd"]) == (False, None)
 
 
+@pytest.mark.slow
 def test_a_batch_smaller_than_the_usual_micro_batches_has_fewer(berth):
     code, out, _ = berth("plan", *ASKED, "--throughput", "1k/s", "--batch", "10", "--json")
     assert code == 0

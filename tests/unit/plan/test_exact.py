@@ -87,6 +87,7 @@ class TestProof:
         outcome = solved(problem)
         assert check(problem, outcome.plan, outcome.certificate) == []
 
+    @pytest.mark.slow
     def test_a_step_left_out_is_noticed(self, problem):
         outcome = solved(problem)
         for at, part in enumerate(outcome.certificate.parts):
@@ -102,6 +103,7 @@ class TestProof:
             parts.pop(at)
             assert check(problem, outcome.plan, replace(outcome.certificate, parts=tuple(parts)))
 
+    @pytest.mark.slow
     def test_a_bound_claimed_too_high_is_noticed(self, problem):
         outcome = solved(problem)
         for at, part in enumerate(outcome.certificate.parts):
@@ -161,6 +163,7 @@ class TestProof:
         assert check(replace(problem, types=cheaper), outcome.plan, outcome.certificate)
 
 
+@pytest.mark.slow
 def test_limits_that_few_plans_keep_are_proven():
     """The prices on the limits have to be good for a first plan to be found that is near the optimum."""
     problem = random_problem(64, 8, 3, throughput=600, limit=5).with_limits({"t0": 30})
@@ -177,6 +180,7 @@ def test_limits_that_bind_are_proven_with_prices_on_them():
     assert kinds & {"priced", "labelled"}
 
 
+@pytest.mark.slow
 def test_what_is_known_from_another_throughput_changes_no_answer():
     known = WarmStart()
     for throughput in (100.0, 300.0, 600.0, 500.0):
@@ -196,6 +200,7 @@ def test_the_frontier_is_the_optimum_at_every_throughput():
     assert exact(BOUND.at(plans[-1].throughput * 1.001), Budget()).plan is None
 
 
+@pytest.mark.slow
 def test_the_fastest_plan_under_a_price_is_on_the_frontier():
     plans = frontier(BOUND)
     for row in (0, len(plans) // 2, len(plans) - 1):
@@ -209,6 +214,7 @@ def test_a_price_below_every_plan_is_noted():
 
 
 class TestInfeasible:
+    @pytest.mark.slow
     def test_too_few_devices(self):
         found = diagnose(two_types(throughput=10.0))
         assert found.throughput == pytest.approx(1 / 0.4)  # two gpus on the dense layer, cores for the rest
@@ -348,6 +354,7 @@ def test_rounding_does_not_prove_that_nothing_exists(price):
     assert check(problem, outcome.plan, forged)
 
 
+@pytest.mark.slow
 def test_a_plan_outside_the_problem_is_not_accepted():
     outcome = solved(BUILT)
     plan, proof = outcome.plan, outcome.certificate

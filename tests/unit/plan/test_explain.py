@@ -49,6 +49,7 @@ def slow():
     return outcome, found, explain(outcome, found)
 
 
+@pytest.mark.slow
 def test_the_choice_comes_first_and_no_candidate_is_cheaper(fast):
     _, found, _ = fast
     costs = [one.plan.cost_usd for one in found if one.plan]
@@ -68,6 +69,7 @@ def test_candidates_differ_in_their_devices_and_all_hold(fast):
     assert not [what for one in found if one.plan for what in one.plan.violations()]
 
 
+@pytest.mark.slow
 def test_the_fixed_plans_are_always_there_and_say_when_they_fail(fast, slow):
     for _, found, _ in (fast, slow):
         names = " ".join(one.name for one in found)
@@ -75,12 +77,14 @@ def test_the_fixed_plans_are_always_there_and_say_when_they_fail(fast, slow):
     assert all(one.note for one in fast[1] if one.plan is None)
 
 
+@pytest.mark.slow
 def test_a_fixed_plan_that_is_the_optimum_lends_its_name():
     problem = problem_for(CTRDNN, ["T4"], 1e6, options=ON_SERVERS)
     found = candidates(problem, exact(problem, Budget()))
     assert found[0].name == "exact, gpu-only"
 
 
+@pytest.mark.slow
 def test_one_more_replica_is_computed_with_the_servers_and_readers_it_needs(slow):
     outcome, _, sentences = slow
     plan = outcome.plan
@@ -93,6 +97,7 @@ def test_one_more_replica_is_computed_with_the_servers_and_readers_it_needs(slow
     assert format_usd(more.cost_usd) in said
 
 
+@pytest.mark.slow
 def test_whether_the_throughput_binds_is_true_in_both_cases(slow):
     free = exact(FAST.at(1.0), Budget()).plan
     more = explain(exact(FAST.at(1.05 * free.throughput), Budget()), [])
@@ -103,6 +108,7 @@ def test_whether_the_throughput_binds_is_true_in_both_cases(slow):
     assert exact(SLOW.at(1.0), Budget()).plan.cost_usd == pytest.approx(slow[0].plan.cost_usd)
 
 
+@pytest.mark.slow
 def test_a_limit_that_binds_is_named_with_what_it_costs():
     few = problem_for(CTRDNN, CLOUD, 5e5, forbid=["V100", "A100-40", "H100"], options=ON_SERVERS)
     limited = few.with_limits({"T4": 2})
@@ -116,12 +122,14 @@ def test_a_limit_that_binds_is_named_with_what_it_costs():
     ]
 
 
+@pytest.mark.slow
 def test_a_bottleneck_at_its_limit_is_reported():
     only = problem_for(CTRDNN, CLOUD, 1e5, forbid=["V100", "A100-40", "H100"], options=ON_SERVERS)
     outcome = exact(only.with_limits({"T4": 1}).without("cpu-core"), Budget())
     assert "It can't get another replica: there are only 1 T4." in explain(outcome, [])
 
 
+@pytest.mark.slow
 def test_what_pins_cost_is_the_difference():
     pinned = apply_pins(SLOW, ["emb=cpu"])
     outcome = exact(pinned, Budget())
@@ -146,6 +154,7 @@ def test_the_next_best_has_other_devices_and_its_own_price(fast):
     assert format_usd(second.cost_usd) in said
 
 
+@pytest.mark.slow
 def test_a_proof_that_was_not_checked_is_not_called_checked(fast):
     outcome, _, sentences = fast
     steps = outcome.certificate.steps
@@ -158,6 +167,7 @@ def test_a_short_proof_is_checked_at_once():
     assert re.search(r"\d+ steps? checked independently", explain(exact(problem, Budget()), [])[-1])
 
 
+@pytest.mark.slow
 def test_a_false_proof_is_never_printed(fast):
     outcome, *_ = fast
     false = replace(outcome.certificate, lower=outcome.certificate.lower * 2)
@@ -173,6 +183,7 @@ def test_the_plan_space_names_the_micro_batches_and_the_batch():
     assert "512 examples per replica" in plan_space(own)
 
 
+@pytest.mark.slow
 def test_a_search_that_proves_nothing_is_held_against_the_optimum():
     outcome = get_method("cpu-only")(SLOW, Budget())
     best = exact(SLOW, Budget()).plan
@@ -242,6 +253,7 @@ def test_what_costs_least_per_hour_is_listed_and_holds(slow):
     assert least.usd_per_hour == min(one.plan.usd_per_hour for one in found if one.plan)
 
 
+@pytest.mark.slow
 def test_whole_machines_at_the_same_price_are_listed_once():
     problem = problem_for(CTRDNN, CLOUD, 3e6, options=WorldOptions(whole_machines=True))
     found = candidates(problem, exact(problem, Budget()))
@@ -251,6 +263,7 @@ def test_whole_machines_at_the_same_price_are_listed_once():
     assert least.usd_per_hour == min(one.plan.usd_per_hour for one in found if one.plan)
 
 
+@pytest.mark.slow
 def test_servers_of_a_stage_without_tables_hold_dense_parameters():
     async_mode = WorldOptions(mode="async", tables=("servers",))
     one = exact(problem_for(CTRDNN, ["T4"], 1e6, options=async_mode), Budget()).plan
@@ -382,6 +395,7 @@ def refusal(problem, outcome):
     return no_plan_error(problem, outcome, no_plan_reason(problem, outcome))
 
 
+@pytest.mark.slow
 def test_the_fastest_under_a_price_is_under_it_and_nothing_faster_is():
     most = exact(SLOW.at(1.0), Budget()).plan.cost_usd * 1.1
     outcome = search(SLOW.at(1.0), SearchOptions(), most)
@@ -392,12 +406,14 @@ def test_the_fastest_under_a_price_is_under_it_and_nothing_faster_is():
     assert any(text.startswith("The price binds") for text in said)
 
 
+@pytest.mark.slow
 def test_a_price_below_the_cheapest_is_refused_with_the_cheapest():
     best = exact(SLOW.at(1.0), Budget()).plan
     with pytest.raises(InputError, match=re.escape(format_usd(best.cost_usd))):
         search(SLOW.at(1.0), SearchOptions(), best.cost_usd / 2)
 
 
+@pytest.mark.slow
 def test_a_preferred_type_is_taken_if_it_costs_little_more():
     best = exact(SLOW, Budget()).plan
     (own,) = best.worker_counts
@@ -412,6 +428,7 @@ def test_a_preferred_type_is_taken_if_it_costs_little_more():
     assert set(both.plan.worker_counts) == {own}
 
 
+@pytest.mark.slow
 def test_an_impossible_throughput_is_refused_with_the_nearest():
     problem = SLOW.at(1e9)
     error = refusal(problem, exact(problem, Budget()))
@@ -421,6 +438,7 @@ def test_an_impossible_throughput_is_refused_with_the_nearest():
     assert exact(SLOW.at(rate * 1.02), Budget()).plan is None
 
 
+@pytest.mark.slow
 def test_a_method_that_misses_a_plan_does_not_call_the_problem_infeasible():
     problem = SLOW.at(3e6)
     outcome = get_method("cpu-only")(problem, Budget())
@@ -442,6 +460,7 @@ def test_the_job_is_the_gang_that_reduces_gradients():
     assert job.compute_s[stage.type_name].source.kind == "modelled"
 
 
+@pytest.mark.slow
 def test_the_job_profile_reads_back(tmp_path):
     from berth.workload.profiles import load_profile
 
@@ -454,6 +473,7 @@ def test_the_job_profile_reads_back(tmp_path):
     assert again.compute_s == job.compute_s
 
 
+@pytest.mark.slow
 def test_binding_constraints_are_those_of_the_optimum_not_of_an_expensive_plan():
     dear = get_method("cpu-only")(SLOW, Budget())
     said = explain(dear, [])
@@ -461,6 +481,7 @@ def test_binding_constraints_are_those_of_the_optimum_not_of_an_expensive_plan()
     assert any(text.startswith("The throughput does not bind") for text in said)
 
 
+@pytest.mark.slow
 def test_what_pins_cost_is_not_what_a_search_missed():
     best = exact(SLOW, Budget()).plan
     kept = apply_pins(SLOW, [f"emb={best.stages[0].type_name}"])

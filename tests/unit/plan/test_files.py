@@ -331,6 +331,7 @@ def test_a_plan_needs_a_model_and_devices(tmp_path):
         check_plan(path)
 
 
+@pytest.mark.slow
 def test_a_proof_is_checked_from_its_file_alone(solved, tmp_path):
     path = tmp_path / "proof.json"
     path.write_text(json.dumps(proof_document(solved[1]), allow_nan=False))
@@ -339,6 +340,7 @@ def test_a_proof_is_checked_from_its_file_alone(solved, tmp_path):
     assert proof.plan.cost_usd == pytest.approx(solved[1].plan.cost_usd)
 
 
+@pytest.mark.slow
 def test_a_proof_that_claims_too_much_is_found_out(solved, tmp_path):
     document = proof_document(solved[1])
     document["certificate"]["lower"] *= 1.5
@@ -350,6 +352,7 @@ def test_a_proof_that_claims_too_much_is_found_out(solved, tmp_path):
     assert any("throughput" in what for what in check_proof(path).errors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value"), [("cost_usd", 0.01), ("lower_bound_usd", 1e6), ("feasible", False)]
 )
@@ -393,6 +396,7 @@ def test_a_proof_of_other_layers_is_refused(solved, tmp_path):
         check_proof(path)
 
 
+@pytest.mark.slow
 def test_a_proof_with_figures_that_are_not_numbers_is_refused(solved, tmp_path):
     document = proof_document(solved[1])
     step = {"at": float("nan"), "next": 0.0, "bound": None, "kind": "work", "prices": []}
@@ -412,6 +416,7 @@ def test_a_plan_with_the_former_key_units_is_read(file, solved):
     assert file.read_text().splitlines()[line - 1][column - 1 :].startswith("2,")
 
 
+@pytest.mark.slow
 def test_a_proof_with_the_former_key_units_is_read(solved, tmp_path):
     document = proof_document(solved[1])
     for stage in document["answer"]["stages"]:

@@ -28,6 +28,7 @@ def test_the_cheapest_plan_holds_what_is_wanted_and_is_proven():
     assert found.lower_bound_usd == pytest.approx(found.plan.cost_usd)
 
 
+@pytest.mark.slow
 def test_another_method_is_never_cheaper_than_the_proven_plan():
     exact, greedy = (
         find_plan(PlanRequest(**MODEL, throughput=500_000), SearchOptions(method=method))
@@ -37,12 +38,14 @@ def test_another_method_is_never_cheaper_than_the_proven_plan():
     assert greedy.plan.cost_usd >= exact.plan.cost_usd * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_what_no_plan_can_hold_is_an_error_that_names_the_nearest():
     with pytest.raises(InputError, match="no plan holds") as refused:
         find_plan(PlanRequest(**MODEL, throughput=1e12))
     assert "the highest throughput with a plan" in str(refused.value)
 
 
+@pytest.mark.slow
 def test_under_a_price_it_is_the_fastest_plan():
     cheapest = find_plan(PlanRequest(**MODEL, throughput=500_000))
     price = 2 * cheapest.plan.cost_usd
@@ -51,6 +54,7 @@ def test_under_a_price_it_is_the_fastest_plan():
     assert fastest.plan.throughput > cheapest.plan.throughput
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.01, 1.05, 1.1])
 def test_a_price_pays_for_servers_and_readers_too_and_the_next_faster_plan_is_above_it(share):
     cheapest = find_plan(PlanRequest(**MODEL, throughput=1.0)).plan
@@ -87,6 +91,7 @@ def scaled(each, most=None, throughput=3e6):
     return PlanRequest(model="ctrdnn-8", devices=devices, throughput=throughput, world=world)
 
 
+@pytest.mark.slow
 def test_the_batch_is_the_smallest_at_which_every_replica_has_its_examples():
     problem = build_problem(scaled(4096))
     plan = exact(problem, Budget()).plan
@@ -101,6 +106,7 @@ def test_the_batch_is_the_smallest_at_which_every_replica_has_its_examples():
     assert found is None or max(stage.replicas for stage in found.stages) * 4096 > half.batch
 
 
+@pytest.mark.slow
 def test_a_batch_that_may_not_grow_so_far_is_an_error_with_what_it_gives():
     with pytest.raises(InputError, match="no batch up to 8,192 gives every replica 4,096 examples at 3M/s"):
         build_problem(scaled(4096, most=8192))
@@ -129,6 +135,7 @@ def test_exact_that_ran_out_of_time_does_not_say_that_there_is_no_plan():
     assert "--cpu-time" in said
 
 
+@pytest.mark.slow
 def test_a_price_is_a_limit():
     free = find_plan(PlanRequest(**MODEL, throughput=1.0)).plan
     most = 4 * free.cost_usd
@@ -137,6 +144,7 @@ def test_a_price_is_a_limit():
     assert free.cost_usd < plan.cost_usd <= most
 
 
+@pytest.mark.slow
 def test_another_objective_refines_the_plan_of_the_formula():
     request = PlanRequest(**MODEL, throughput=10_000)
     found = find_plan(request, SearchOptions(objective="simulate", budget=Budget(evaluations=30)))

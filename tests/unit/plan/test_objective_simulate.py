@@ -161,6 +161,7 @@ def test_too_few_micro_batches_in_flight_leave_a_stage_waiting() -> None:
     assert times[-1] < times[1]
 
 
+@pytest.mark.slow
 def test_streams_have_the_rate_of_the_busiest_resource() -> None:
     draw = np.random.default_rng(0)
     for _ in range(20):
@@ -308,12 +309,14 @@ def test_a_plan_that_does_not_hold_is_sized_for_more_and_the_answer_says_so() ->
     assert find_plan(request).plan.device_counts == plan.device_counts
 
 
+@pytest.mark.slow
 def test_a_plan_that_holds_has_no_margin() -> None:
     found = sold(PlanRequest(1e5, model="ctrdnn", cluster="cloud-mix"))
     assert (found.margin, found.outcome.note) == (0.0, "")
     assert found.simulated_throughput == found.without_margin > 1e5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", ["formula", "simulate:variation=0.05"])
 def test_where_nothing_holds_the_error_says_what_was_reached(objective: str) -> None:
     # Two devices that the formula says are just enough, and none to add.
@@ -393,6 +396,7 @@ def test_an_assignment_is_sized_until_it_holds() -> None:
     assert objective.throughput_of(found.plan) == found.throughput
 
 
+@pytest.mark.slow
 def test_a_batch_is_evaluated_like_its_rows_and_what_the_formula_refuses_is_refused() -> None:
     given = problem(5, throughput=60.0)
     rows = AssignmentSpace(given, np.random.default_rng(0)).random_runs(20)
@@ -405,6 +409,7 @@ def test_a_batch_is_evaluated_like_its_rows_and_what_the_formula_refuses_is_refu
         assert found.cost_usd[row] == objective.evaluate(rows[row]).cost_usd
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["genetic", "greedy", "berth-lstm", "random"])
 def test_refining_keeps_the_budget_and_is_never_worse_than_its_start(method: str) -> None:
     given = problem(4, throughput=15.0)

@@ -70,6 +70,7 @@ def test_tables_in_the_worker_are_part_of_its_time():
     assert (step.server_cpu_s, step.allreduce_s) == (0.0, 0.0)
 
 
+@pytest.mark.slow
 def test_servers_work_while_dense_weights_are_updated():
     step = step_of(RATES, 1, 1, 4)
     worker = 2.0 + 200 * 10 * 1e-4 + 100 * 1e-3 + 0.02 + 0.2 + 0.05
@@ -83,6 +84,7 @@ def test_servers_work_while_dense_weights_are_updated():
     assert two.server_cpu_s < step.server_cpu_s
 
 
+@pytest.mark.slow
 def test_more_busy_threads_than_cores_share_them():
     step = step_of(RATES, 2, 1, 1, reader_s=0.3)
     total = 2 * (step.worker_cpu_s + 0.3) + step.server_cpu_s
@@ -91,6 +93,7 @@ def test_more_busy_threads_than_cores_share_them():
     assert step_of(RATES, 2, 1, 8, reader_s=0.3).step_s < total
 
 
+@pytest.mark.slow
 def test_the_phases_of_a_step_share_the_cores_by_themselves():
     """While the only server works, one of two cores idles: dividing all CPU time by two would be too little."""
     rates = replace(RATES, server_call_s=1.0)
@@ -103,6 +106,7 @@ def test_the_phases_of_a_step_share_the_cores_by_themselves():
     assert free.step_s == pytest.approx(step.step_s - HANDOVER_S), "each process has a core"
 
 
+@pytest.mark.slow
 def test_a_device_that_waits_leaves_its_core_to_others():
     whole = step_of(RATES, 2, 0, 1)
     half = step_of(RATES, 2, 0, 1, host_share=0.5)
@@ -111,18 +115,21 @@ def test_a_device_that_waits_leaves_its_core_to_others():
     assert alone[0] == pytest.approx(alone[1])
 
 
+@pytest.mark.slow
 def test_new_rows_take_time_and_memory():
     rates = replace(RATES, fresh_byte_s=1e-3)
     old, new = (step_of(rates, 1, 1, 4, new_share=share).server_cpu_s for share in (0.0, 0.5))
     assert new - old == pytest.approx(100 * 0.5 * (1e-3 + 1e-3 * (2 * 10 + INDEX_BYTES)))
 
 
+@pytest.mark.slow
 def test_a_worker_speaks_to_every_server_about_every_table():
     one, three = (step_of(RATES, 1, servers, 8) for servers in (1, 3))
     assert three.worker_cpu_s - one.worker_cpu_s == pytest.approx(2 * 0.02)
     assert 3 * three.server_cpu_s - one.server_cpu_s == pytest.approx(2 * 0.01)
 
 
+@pytest.mark.slow
 def test_busy_cores_slow_each_other_down():
     rates = replace(RATES, row_slowdown=1.5, compute_slowdown_at={1.0: 1.2})
     assert step_of(rates, 1, 0, 2, reader_s=0.0) == step_of(RATES, 1, 0, 2, reader_s=0.0), (
@@ -147,6 +154,7 @@ def test_the_planner_s_stage_is_what_is_predicted():
     assert stage.sync_s * batch == pytest.approx(0.1 + 1000 / 1e4, rel=1e-4), "and the latency of a ring"
 
 
+@pytest.mark.slow
 def test_a_slow_reader_is_waited_for():
     assert step_of(RATES, 1, 0, 4, reader_s=50.0).step_s == 50.0
     assert step_of(RATES, 1, 0, 4).reader_cpu_s == pytest.approx(100 / 1e3)

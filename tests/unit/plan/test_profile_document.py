@@ -65,6 +65,7 @@ def test_a_call_below_the_first_point_is_never_faster_than_its_share_of_it():
     assert single.at(16).tolist() == [2.0]
 
 
+@pytest.mark.slow
 @given(seconds=st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=7))
 def test_isotonic_regression_only_changes_what_decreases(seconds):
     found = non_decreasing(seconds)
@@ -171,6 +172,7 @@ def profiles(draw):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(profile=profiles())
 def test_any_profile_reads_back_equal(tmp_path_factory, profile):
     path = tmp_path_factory.mktemp("profiles") / "any.yaml"

@@ -42,6 +42,7 @@ def own(tmp_path):
     return str(path)
 
 
+@pytest.mark.slow
 def test_the_facts_of_a_small_model_are_those_one_counts_by_hand(own):
     with single_thread():
         table, first, relu, last = layer_facts(load_model(own), 10)
@@ -84,6 +85,7 @@ def _inner(layer, inputs, outputs):
     return 2 * max(0, layer.activation_bytes - 8 * 4 * (inputs + outputs))
 
 
+@pytest.mark.slow
 def test_rows_that_repeat_make_touched_bytes_grow_slower_than_the_batch():
     embedding = layer_facts(make_model("ctrdnn-8"), 512)[0]
     assert 0.5 < embedding.touched_growth < 0.95
@@ -106,6 +108,7 @@ def test_every_layer_of_a_model_with_two_tables_runs_without_them(name):
     assert float(model.loss(model(states[0]), labels).detach()) > 0
 
 
+@pytest.mark.slow
 def test_a_device_that_waits_is_timed_by_the_wall_clock():
     """The stand-in accelerator computes at half the speed of a core: CPU time alone would miss the wait."""
     layers = tuple(layer_facts(make_model("ctrdnn-8", rows=64), 256))
@@ -351,6 +354,8 @@ def test_a_mistake_is_one_message_and_exit_code_two(capsys, monkeypatch, argumen
 @pytest.mark.slow
 def test_this_machine_is_measured_and_forgotten(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr("berth.train.measure.host._EXTRA_S", 0.0)  # what other tests disturb is not repeated
+    monkeypatch.setattr("berth.train.measure.rows.ROWS", 200_000)
     code, out, _ = run(capsys, monkeypatch, "--here", "nce", "--repeats", "1")
     assert code == 0
     assert "planning uses them from now on" in out
@@ -372,6 +377,7 @@ def test_without_torch_the_extra_is_named(capsys, monkeypatch):
     assert "pip install 'berth-ml[train]'" in err
 
 
+@pytest.mark.slow
 def test_planning_from_a_shipped_profile_needs_no_torch():
     program = (
         "import sys, berth.zoo, berth.plan.profile as p; profile = p.load_layer_profile('ctrdnn');"

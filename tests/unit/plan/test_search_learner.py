@@ -52,6 +52,7 @@ def permuted(seen: Features, order: list[int]) -> Features:
     return Features(seen.place[:, order], seen.layer, seen.serial[:, order], seen.allowed[:, order])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])
 def test_plans_are_drawn_as_often_as_their_probability_says(cell):
     inputs, net = PolicyInputs.of(features(problem(layers=3, kinds=2))), policy(cell)
@@ -168,6 +169,7 @@ def test_the_best_plans_seen_are_kept_in_order_and_once():
     assert memory.elites.tolist() == unique[np.argsort(cost)][:3].tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cell", ["lstm", "rnn"])
 def test_shipped_weights_fit_and_know_more_than_fresh_ones(cell):
     """Of the plans of the very first rounds, the best is cheaper with them."""
@@ -193,6 +195,7 @@ def test_weights_survive_being_written_and_read(tmp_path):
     load(net, "lstm")
 
 
+@pytest.mark.slow
 def test_a_space_that_is_exhausted_ends_the_search():
     outcome = learned("lstm", problem(layers=3, kinds=2), Budget(6400, 60.0, 0))
     assert outcome.evaluations <= 8 + 3 * 2 + 2

@@ -75,6 +75,7 @@ def same(left: Outcome, right: Outcome) -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_same_seed_gives_the_same_outcome_to_the_bit(name):
     given = problem(layers=8)
@@ -82,6 +83,7 @@ def test_the_same_seed_gives_the_same_outcome_to_the_bit(name):
     assert same(run(name, given, count, seed=3), run(name, given, count, seed=3))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(RANDOMISED))
 def test_another_seed_searches_elsewhere(name):
     given = problem(layers=12, throughput=9000.0)
@@ -113,6 +115,7 @@ def test_searches_that_never_finish_early_spend_all_of_it(name):
     assert run(name, problem(layers=9), 77).evaluations == 77
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SEARCHES)
 def test_the_curve_falls_and_ends_at_the_plan_found(name):
     outcome = run(name, problem(layers=7))
@@ -126,6 +129,7 @@ def test_the_curve_falls_and_ends_at_the_plan_found(name):
     assert outcome.plan.violations() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_brute_force_is_never_beaten_on_small_problems(seed):
     given = problem(layers=5, seed=seed, throughput=4000.0)
@@ -138,6 +142,7 @@ def test_brute_force_is_never_beaten_on_small_problems(seed):
     assert min(costs) >= best.plan.cost_usd * (1 - 1e-12)
 
 
+@pytest.mark.slow
 def test_brute_force_says_how_far_it_came_when_there_are_too_many():
     outcome = run("brute", problem(layers=16), 1000)
     assert outcome.evaluations == 1000
@@ -146,6 +151,7 @@ def test_brute_force_says_how_far_it_came_when_there_are_too_many():
     assert outcome.note.startswith("stopped after 1,000 of 43,046,721 assignments")
 
 
+@pytest.mark.slow
 def test_brute_force_looks_at_the_clock_after_few_assignments():
     looked: list[int] = []
     brute = get_method("brute")
@@ -237,6 +243,7 @@ def test_another_objective_is_followed_from_the_plan_to_begin_with(name):
         assert outcome.curve[-1][1] <= 2.0
 
 
+@pytest.mark.slow
 def test_no_method_disturbs_the_random_numbers_and_threads_of_others():
     python_random.seed(1)
     np.random.seed(1)  # noqa: NPY002
@@ -299,6 +306,7 @@ def test_the_learned_scheduler_as_published_has_no_other_source_of_plans(monkeyp
     assert outcome.evaluations == 640
 
 
+@pytest.mark.slow
 def test_reinforce_learns_what_is_cheap(monkeypatch):
     """The last plans drawn cost less than the first, in the median."""
     costs: list[float] = []
@@ -495,6 +503,7 @@ def test_a_static_plan_is_the_smallest_that_holds():
     assert with_counts(given, plan.schedule, plan.cuts, [fewer], [each * fewer]).violations()
 
 
+@pytest.mark.slow
 def test_variants_scale_with_their_speed_and_price():
     given = unlimited(built())
     faster = with_variants(given, [Variant(device, "~", speed=2.0) for device in range(len(given.types))])
@@ -504,6 +513,7 @@ def test_variants_scale_with_their_speed_and_price():
     assert optimum(expensive).plan.cost_usd == pytest.approx(optimum(given).plan.cost_usd, rel=1e-9)
 
 
+@pytest.mark.slow
 def test_many_types_are_the_catalogues_and_then_synthetic_ones():
     given = with_types("nce", 16)
     assert len(given.types) == len(set(given.type_names)) == 16
@@ -511,6 +521,7 @@ def test_many_types_are_the_catalogues_and_then_synthetic_ones():
     assert len(given.choices) == 16 * len({choice.tables for choice in given.choices})
 
 
+@pytest.mark.slow
 def test_all_methods_on_one_problem_side_by_side():
     from berth.report.plan_bench import compare_document, compare_table
     from berth.report.terminal import console

@@ -161,6 +161,7 @@ def test_a_larger_table_needs_more_servers_and_never_costs_less():
     assert costs == sorted(costs)
 
 
+@pytest.mark.slow
 def test_a_larger_batch_never_costs_more():
     costs = [
         exact(problem_for(CTRDNN, CLOUD, 1e6, options=WorldOptions(batch=batch)), Budget()).plan.cost_usd
@@ -169,6 +170,7 @@ def test_a_larger_batch_never_costs_more():
     assert costs == sorted(costs, reverse=True)
 
 
+@pytest.mark.slow
 def test_whole_machines_are_rented_where_asked():
     problem = problem_for(CTRDNN, CLOUD, 1e6, options=WorldOptions(whole_machines=True))
     assert [one.unit for one in problem.types] == [48, 4, 8, 8, 8]

@@ -119,6 +119,7 @@ def test_at_las_order_a_large_job_under_an_endless_stream_starts_when_its_patien
     assert large["first_start_s"] - large["arrival_s"] == pytest.approx(1800.0)
 
 
+@pytest.mark.slow
 def test_at_las_order_a_large_job_that_has_sunk_gets_a_turn_for_each_wait():
     patience_s, turn_s, work_s = 1800.0, 600.0, 6000.0
     large = first_start_of_large(Berth(order_by=Rank.LAS, patience=patience_s, turn=turn_s), FAR, work_s)

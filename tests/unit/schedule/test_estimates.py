@@ -33,6 +33,7 @@ def test_a_job_that_outlives_its_estimate_by_far_goes_behind_those_that_did_not(
     assert (np.diff(index[step_of(30.0) :]) > 0).all()
 
 
+@pytest.mark.slow
 def test_the_index_is_that_of_gittins_by_brute_force():
     """Least expected service per completion, over all spans to look ahead, from a million draws."""
     row = estimates._SPREADS.index(2.0)

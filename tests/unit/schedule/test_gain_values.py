@@ -173,6 +173,7 @@ def test_a_job_that_ran_before_pays_its_own_restart_too(gain_s, ends):
     assert run.records["end_s"].tolist() == ends
 
 
+@pytest.mark.slow
 def test_at_most_four_blocked_jobs_are_considered_in_one_pass():
     # No job may be evicted for the first four; the fifth, for which one may, is not looked at.
     @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from berth.workload.trace import Trace
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "policies.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_policy_of_the_guide_runs_compiled_and_does_what_it_says(tmp_path):
     source = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)[0]
     (tmp_path / "mine.py").write_text(source)
@@ -45,6 +46,7 @@ def test_policies_of_the_guide_are_those_among_the_examples(name):
     assert (Path(__file__).parents[3] / "examples" / name).read_text() in sources
 
 
+@pytest.mark.slow
 def test_the_snippets_of_the_guide_are_policies_that_load_compiled(tmp_path):
     sources = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     parts = [source for source in sources if source.startswith(("from enum", "@dataclass"))]

@@ -27,6 +27,7 @@ def started(
     return dict(log.filter(log["event"] == "started").select("job", "time_s").rows())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("duration", "start"),
     [(50, 2.0), (98, 2.0), (99, 110.0)],  # j3 gets its machine at 100 s, and has it for 10 s

@@ -50,6 +50,7 @@ def interpreted_twin(kind, monkeypatch):
     return make_dataclass(f"{kind.__name__}Twin", own, bases=(kind,), frozen=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "constants", "jobs"),
     [
@@ -83,12 +84,14 @@ class Spelled(Policy):
         return Spelled.ranks.get(int(job.gpus), float(job.estimated_remaining_s))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_compiled_runs_and_says_so_once():
     (note,) = compiled_notes(Spelled())
     assert note.startswith("Spelled.order can't be compiled")
     assert (run(Spelled())["end_s"] > 0).all()
 
 
+@pytest.mark.slow
 def test_policies_that_come_with_berth_are_all_compiled():
     for text in (
         "tiresias",
@@ -111,6 +114,7 @@ class Faulty(Policy):
         return {}.get("never", float(job.arrival_s))
 
 
+@pytest.mark.slow
 def test_an_error_in_an_interpreted_function_stops_the_run():
     with pytest.raises(RuntimeError, match=r"no rank for \[.*6.*\] at"):
         run(Faulty())
@@ -130,11 +134,13 @@ class WithHelper(Policy):
         return half(job.arrival_s) * params.weight
 
 
+@pytest.mark.slow
 def test_helpers_are_compiled_with_the_function_that_calls_them():
     assert compiled_notes(WithHelper()) == []
     assert np.array_equal(run(WithHelper())["end_s"], run(load_policy("fit-first"))["end_s"])
 
 
+@pytest.mark.slow
 def test_compiled_functions_are_kept_and_a_changed_one_is_not_mistaken(tmp_path, monkeypatch):
     monkeypatch.setattr("berth.native.functions.cache_folder", lambda: tmp_path)
     names, signature = names_of(WithHelper), "order"
@@ -177,6 +183,7 @@ def test_a_constant_of_the_module_that_differs_in_anything_makes_another_functio
     assert fingerprint() != before
 
 
+@pytest.mark.slow
 def test_a_damaged_cached_function_is_compiled_again(tmp_path, monkeypatch):
     monkeypatch.setattr("berth.native.functions.cache_folder", lambda: tmp_path)
     compiling._compiled(WithHelper.order, names_of(WithHelper), "order")

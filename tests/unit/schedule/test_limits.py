@@ -21,15 +21,15 @@ from berth.testing import cluster, jobs
 
 pytestmark = pytest.mark.slow
 
-SLOW = ["Mine.order for job", "did not return within 0.3 s of CPU time"]
+SLOW = ["Mine.order for job", "did not return within 0.1 s of CPU time"]
 LONG = ["ValueError", "a range in a hook has at most 1,000,000 entries"]
 MEMORY = ["MemoryError", "raised by the policy Mine"]
 
 
 @pytest.fixture(autouse=True)
 def short():
-    """A call may take 0.3 s."""
-    limits.set_limits(cpu_s=0.3)
+    """A call may take 0.1 s."""
+    limits.set_limits(cpu_s=0.1)
     yield
     limits.set_limits()
 

@@ -41,6 +41,7 @@ def play(policy: Policy, rows: list, machines: Any, **setting: Any) -> Run:
 SINGLES = [(0, 1, 100), (0, 1, 400), (0, 1, 100), (0, 1, 900)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("longest_s", "start_s"), [(299.0, 100.0), (300.0, 400.0), (1e9, 400.0)])
 def test_the_wait_is_until_enough_of_what_runs_in_one_machine_has_ended(longest_s, start_s):
     run = play(Weighs(longest_s), [*SINGLES, (0, 2, 50)], [2, 2])

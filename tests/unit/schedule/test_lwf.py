@@ -23,6 +23,7 @@ def starts(rows: list, machines: Any = None, policy: str = "lwf", **setting: Any
     return log.filter(log["event"] == "started").select("time_s", "job").rows()
 
 
+@pytest.mark.slow
 def test_a_small_message_joins_a_large_one():
     rows = [(0, 4, 1000, "vgg16"), (10, 5, 10, "resnet50")]
     assert starts(rows)[1] == (10.0, "j1")

@@ -1,4 +1,4 @@
-"""Each policy on a handful of jobs, where who starts when can be reckoned by hand.
+"""Each policy on a handful of jobs, whose starts can be computed by hand.
 
 A case is a list of jobs (arrival, GPUs, seconds) and the time at which each of them ends.
 """

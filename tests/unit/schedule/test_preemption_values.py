@@ -88,6 +88,7 @@ def test_a_quota_is_made_free_only_by_a_job_of_the_same_virtual_cluster():
     assert run.records["end_s"].tolist() == [110 + 40 + 990, 5000, 110]
 
 
+@pytest.mark.slow
 def test_least_attained_service_takes_turns_by_rounds():
     # Every 100 s the one with less service runs; a turn costs 40 s of restoring from the second on.
     run = play([(0, 8, 150), (0, 8, 150)], [8], "rounds")
@@ -108,6 +109,7 @@ class Remembers(Policy):
         return float(stats.count)
 
 
+@pytest.mark.slow
 def test_the_window_keeps_the_last_hundred_waits_of_each_size():
     # One gang at a time: number k arrives at k and starts at 3 k. A single job between them leaves no wait.
     count = WINDOW + 30

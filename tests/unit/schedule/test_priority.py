@@ -36,6 +36,7 @@ def log_with(policy: str, priority: int | None) -> str:
     return digest(event_frame(simulate(trace, load_cluster("2x2x4"), load_policy(policy), setting)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_same_priority_for_all_changes_nothing(policy):
     logs = {priority: log_with(policy, priority) for priority in (None, 0, 1, 10, 1000, 100_000, -5)}
@@ -76,6 +77,7 @@ class Huge(Policy):
         return 1e300 if job.priority > 0 else -1e300
 
 
+@pytest.mark.slow
 def test_a_running_job_of_lower_priority_makes_way_whatever_its_order():
     trace = with_priorities([(0, 2, 100, 0), (10, 2, 50, 1)])
     run = simulate(trace, cluster([2]), Huge(), Setting(network="off", eviction_s=0.0))

@@ -66,6 +66,7 @@ def test_a_lower_priority_takes_what_the_first_will_not_need(policy):
     assert times["j3"][0] == 110.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", PASSING)
 def test_equal_priorities_pass_as_they_always_did(policy):
     rows = [HALF_BUSY, (1, 8, 10), (2, 4, 1000)]

@@ -80,6 +80,7 @@ def test_a_policy_of_ones_own_is_loaded_from_its_file(tmp_path):
     assert describe(f"{file}:Largest").summary == "The largest job goes first."
 
 
+@pytest.mark.slow
 def test_a_folder_whose_name_looks_like_a_file_is_passed(tmp_path):
     folder = tmp_path / ".pyenv" / "own.py"
     folder.mkdir(parents=True)

@@ -59,6 +59,7 @@ class GangsGain(Policy):
         return 1.0 if victim.gpus < job.gpus else math.inf
 
 
+@pytest.mark.slow
 def test_two_preemptors_never_count_the_same_victim():
     # Both gangs would fit if each could have the place of the same victims.
     log = play(GangsGain(), [4], [(0, 1, 500), (0, 1, 500), (0, 2, 500), (10, 3, 50), (10, 3, 50)])
@@ -82,6 +83,7 @@ def test_a_job_on_a_drained_machine_is_not_evicted_by_reconsidering():
     assert events(log, "evicted") == [(20.0, "j1")]
 
 
+@pytest.mark.slow
 def test_a_freed_share_is_not_stolen_and_no_job_thrashes():
     # Both gangs want the machine; each could evict the other forever. The budget ends it.
     @dataclass(frozen=True)
@@ -96,6 +98,7 @@ def test_a_freed_share_is_not_stolen_and_no_job_thrashes():
     assert max(evicted.count(job) for job in ("j0", "j1")) <= 1
 
 
+@pytest.mark.slow
 def test_a_victims_rest_that_ends_is_a_moment_of_its_own():
     # No job arrives or ends at 1.0 s, when j0 has run long enough, nor at 101.0 s, when its budget is over.
     rows = [(0, 1, 500), (0.5, 4, 50), (60, 4, 50)]
@@ -104,6 +107,7 @@ def test_a_victims_rest_that_ends_is_a_moment_of_its_own():
     assert [(time, job) for time, job, _ in starts(log) if job != "j0"] == [(1.0, "j1"), (101.0, "j2")]
 
 
+@pytest.mark.slow
 def test_what_is_held_for_one_is_not_taken_by_who_moves_up():
     # j2 is spread over both machines. At 300 s m0 has room for it, but m0 is held for j3, which has waited
     # longest and can start there when j2 ends.
@@ -138,6 +142,7 @@ def test_two_gangs_never_wait_for_each_other():
     assert [(time, job) for time, job, _ in starts(log)[4:]] == [(40.0, "j4"), (50.0, "j5")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["least-left", "everything", "rounds", "two-queues"])
 def test_a_gang_that_is_evicted_leaves_whole_and_comes_back_whole(policy):
     # The audit in `play` counts every device; here it only matters that evictions of gangs do happen.
@@ -157,6 +162,7 @@ def test_devices_of_unknown_distance_are_never_near():
     assert starts(log)[0][2] == ["m2:2"]
 
 
+@pytest.mark.slow
 def test_a_refused_offer_does_not_reset_the_timer():
     # j2 holds out 300 s for one machine. Offers of two halves come at 20, 40, ... and are refused; it must
     # still take the first one after 300 s, not 300 s after the last refusal.
@@ -183,6 +189,7 @@ def test_a_job_that_no_longer_fits_anywhere_is_named_and_nothing_hangs(policy):
         require_finished(run)
 
 
+@pytest.mark.slow
 def test_rounds_no_longer_than_a_restore_end_in_a_detected_livelock():
     setting = Setting(network="off", eviction_s=60.0, log=True)
     rows = [(0, 1, 50), (0, 1, 100), (0, 1, 100)]
@@ -223,6 +230,7 @@ class Restless(Policy):
         return now
 
 
+@pytest.mark.slow
 def test_a_moment_too_short_to_count_still_passes():
     # 1e-6 s added to 1e11 s is nothing: the clock must move on all the same.
     rows = [(0, 1, 1e11), (1e11, 1, 5e-5), (1e11, 1, 1.0)]
@@ -238,6 +246,7 @@ class Impatient(Policy):
         return job.arrival_s
 
 
+@pytest.mark.slow
 def test_a_wake_time_in_the_past_is_ignored():
     assert len(starts(play(Impatient(), [2], [(0, 2, 100), (1, 2, 100)]))) == 2
 
@@ -363,6 +372,7 @@ class Beckons(Policy):
         return now
 
 
+@pytest.mark.slow
 def test_a_policy_that_asks_to_be_woken_at_once_forever_ends_with_its_name():
     # j0 needs the four devices of m0, which stays down; six are free elsewhere. Nothing runs.
     setting = Setting(network="off", log=True, faults=faults([(0, 0, "fail")]))
@@ -374,6 +384,7 @@ def test_a_policy_that_asks_to_be_woken_at_once_forever_ends_with_its_name():
     assert "its `wake` asks to be called again and again" in note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_come", [(), ((1e9, 1, 10),)])
 def test_moments_a_microsecond_apart_do_not_keep_a_run_from_its_end(to_come):
     # m0 is up and busy for a year while j1 waits for it: 3e13 moments would come first.
@@ -386,6 +397,7 @@ def test_moments_a_microsecond_apart_do_not_keep_a_run_from_its_end(to_come):
     assert audit(run).violations == ()
 
 
+@pytest.mark.slow
 def test_a_policy_that_looks_every_second_for_hours_is_not_stopped():
     @dataclass(frozen=True)
     class Polls(Beckons):

@@ -53,6 +53,7 @@ def test_users_hold_devices_in_proportion_to_their_weights():
     assert held_at_first(run, [user for user, *_ in rows]) == {("a", -1): 8, ("b", -1): 4}
 
 
+@pytest.mark.slow
 def test_a_share_is_kept_while_jobs_come_and_go():
     dice = np.random.default_rng(1)
     rows = [
@@ -68,6 +69,7 @@ def test_a_share_is_kept_while_jobs_come_and_go():
     assert busy_s[user == "b"].sum() / busy_s[user == "a"].sum() == pytest.approx(3.0, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_quota_that_a_job_closed_is_open_again_for_a_job_that_goes_before_it_now():
     """j1 does not fit its quota and blocks it; once j2 has started, the other user's j3 goes before j1, and fits."""
     rows = [("c", 0, 1, 1000), ("b", 10, 2, 1000), ("b", 10, 1, 1000), ("a", 10, 1, 1000)]
@@ -124,6 +126,7 @@ class World:
         self.places = world.places.view(np.recarray)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "policy",
     [

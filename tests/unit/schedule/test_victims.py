@@ -1,4 +1,4 @@
-"""Who makes way: the cheapest to move, or the least deserving, as the rules say."""
+"""Which running jobs are preempted: the cheapest to move, or the last in order, as the rules say."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ class Pushy(Policy):
         return 100.0 * victim.arrival_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by_rank", "victim"), [(0.0, 0), (1.0, 1)])
 def test_the_victim_is_the_cheapest_or_the_least_deserving(by_rank, victim):
     columns = {

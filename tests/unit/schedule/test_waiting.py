@@ -11,7 +11,7 @@ import pytest
 
 from berth.schedule import Blocked, Policy, PreemptByGain, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy
-from berth.schedule.reasons import CODES, bring_up_to_date
+from berth.schedule.reasons import CODES, explained_record
 from berth.schedule.records import JobStatus
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, faults, jobs
@@ -35,6 +35,7 @@ class Turning(Policy):
         return job.arrival_s if now - job.queued_since_s < 30.0 else -job.arrival_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rekeyed", [0.0, 1.0], ids=["asked at every pass", "asked after a wait"])
 def test_an_order_that_turns_while_they_wait_is_followed(rekeyed):
     rows = [(0, 1, 100), *((number, 1, 10) for number in range(1, 7)), (145, 1, 10)]
@@ -56,6 +57,7 @@ class JustAfter(Policy):
         return 10.0 if now <= 10.0 else math.inf
 
 
+@pytest.mark.slow
 def test_a_timer_that_runs_out_but_for_rounding_is_looked_at_again_within_a_moment():
     rows = [(0, 3, 1000), (0, 3, 1000), (1, 2, 10)]
     start = simulate(jobs(rows), cluster([4, 4]), JustAfter(), QUIET).records["first_start_s"][2]
@@ -68,9 +70,9 @@ def at_the_end_of(rows: list, machines: object, policy: Policy, until: float, **
 
     def look(world: Any, clock: Any) -> int:
         if world.state["now"][0] < until:
-            if world.jobs["state"][-1] == JobStatus.WAITING:
-                bring_up_to_date(world, len(rows) - 1)
             seen["jobs"] = world.jobs.copy()
+            if world.jobs["state"][-1] == JobStatus.WAITING:
+                seen["jobs"][-1] = explained_record(world, len(rows) - 1)
         return 1
 
     simulate(jobs(rows), cluster(machines), policy, Setting(**{"network": "off", **setting}), watch=look)
@@ -137,6 +139,7 @@ class OneMakesWay(Policy):
         return 1.0
 
 
+@pytest.mark.slow
 def test_the_usual_size_of_jobs_counts_each_job_once_however_often_it_starts():
     run = simulate(jobs([(0, 4, 100), (10, 4, 50), (500, 2, 200)]), cluster([4]), OneMakesWay(), QUIET)
     assert run.records["evictions"].tolist() == [1, 0, 0]
@@ -167,6 +170,7 @@ class HoldsOut(Policy):
         return stats.initial_timer_s
 
 
+@pytest.mark.slow
 def test_every_start_of_a_gang_records_the_tier_it_got_and_the_tiers_it_gave_up():
     # j2 gives up one machine after 10 s and is spread; j3 and j4 have one at once. j5 is no gang.
     rows = [(0, 3, 100), (0, 3, 105), (1, 2, 50), (100, 2, 1000), (100, 2, 50), (100, 1, 50)]
@@ -191,6 +195,7 @@ class ByUser(Policy):
         return float(job.user)
 
 
+@pytest.mark.slow
 def test_a_policy_knows_whose_job_it_is():
     columns = {
         "job_id": list("abcde"),
@@ -222,6 +227,7 @@ class TwoKeys(Policy):
         return job.estimated_remaining_s
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("turns", "ends"), [(0.0, [100.0, 160.0, 110.0]), (1.0, [160.0, 61.0, 12.0])])
 def test_among_equals_the_second_key_decides_before_who_came_first(turns, ends):
     rows = [(0, 1, 100), (1, 1, 50), (2, 1, 10)]

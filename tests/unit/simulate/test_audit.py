@@ -96,6 +96,7 @@ def test_a_spoilt_log_is_found_out(run, name):
     assert rule in {violation.rule for violation in violations}, [str(one) for one in violations]
 
 
+@pytest.mark.slow
 def test_room_that_was_made_elsewhere_is_found_out():
     trace = jobs([(0, 1, 900), (0, 4, 900), (100, 4, 500)])
     setting = Setting(network="off", log=True)

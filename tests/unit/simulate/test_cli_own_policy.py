@@ -68,6 +68,7 @@ def line_of(name):
     return lines.index(f"class {name}(Policy):") + 1 + 5
 
 
+@pytest.mark.slow
 def test_two_policies_of_one_file_run_side_by_side(berth):
     code, out, error = simulated(berth, "mine.py:Small", "mine.py:Large")
     small, large = json.loads(out)["results"]
@@ -77,6 +78,7 @@ def test_two_policies_of_one_file_run_side_by_side(berth):
     assert large["mean_jct_s"] == pytest.approx((100 + 149 + 158) / 3)
 
 
+@pytest.mark.slow
 def test_one_that_is_interpreted_runs_and_says_so_before_and_in_the_json(berth):
     code, out, error = simulated(berth, "mine.py:Spelled")
     (note,) = [note for note in json.loads(out)["notes"] if "interpreted" in note]
@@ -86,6 +88,7 @@ def test_one_that_is_interpreted_runs_and_says_so_before_and_in_the_json(berth):
     assert "\x1b" not in note
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["simulate", "compare", "sweep", "explain"])
 def test_every_verb_says_that_a_policy_is_interpreted(berth, verb):
     words = {
@@ -103,6 +106,7 @@ def test_every_verb_says_that_a_policy_is_interpreted(berth, verb):
     assert any("Spelled.order" in note for note in json.loads(out)["notes"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "words"),
     [

@@ -185,6 +185,7 @@ def test_users_of_an_inline_trace_change_nothing_else_of_it():
     assert shared.frame.drop("user").equals(plain.frame.drop("user", strict=False))
 
 
+@pytest.mark.slow
 def test_events_go_into_one_file_per_policy_and_are_not_overwritten(berth, trace, tmp_path):
     run = ("simulate", trace, "--cluster", CLUSTER, "--policy", "fifo", "--log", tmp_path / "events.parquet")
     assert berth(*run)[0] == 0
@@ -280,6 +281,7 @@ def test_a_mistake_is_one_message_and_exit_code_two(berth, trace, arguments, mes
     assert message in error
 
 
+@pytest.mark.slow
 def test_compare_says_plainly_that_there_is_no_difference(berth, tmp_path):
     path = tmp_path / "easy.csv"
     path.write_text("job_id,submit_s,num_gpu,duration_s,model\na,0,1,10,resnet50\nb,100,1,10,resnet50\n")
@@ -300,6 +302,7 @@ def test_explain_shows_the_waits_and_the_places(berth, trace):
     assert "starts on r0-m0 (8)" in out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [("compare", "--policy=fifo", "--policy=srtf"), ("explain", "b", "--policy=fifo")],
@@ -338,6 +341,7 @@ def test_a_sweep_says_that_large_jobs_are_cut(berth):
     assert "note: jobs that ask for more are cut to 2 GPUs" in out
 
 
+@pytest.mark.slow
 def test_a_sweep_writes_its_cells_and_maps_and_skips_what_is_there(berth, tmp_path):
     run = (
         "sweep", "--cluster", "2x2x4:H100", "--policy", "preferred", "--policy", "required", "--load", "0.9",
@@ -365,6 +369,7 @@ def test_any_trace_can_be_submitted_at_once(berth, tmp_path):
     assert (batch["makespan_s"], batch["mean_jct_s"]) == (180.0, 120.0)
 
 
+@pytest.mark.slow
 def test_a_comparison_writes_parquet_and_a_page(berth, tmp_path):
     files = [tmp_path / name for name in ("runs.parquet", "page.html")]
     run = (
@@ -386,6 +391,7 @@ def test_a_comparison_writes_parquet_and_a_page(berth, tmp_path):
     assert berth(*run)[0] == 2, "existing files are not overwritten"
 
 
+@pytest.mark.slow
 def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_path):
     path = tmp_path / "turns.csv"
     path.write_text("job_id,submit_s,num_gpu,duration_s\n" + "".join(f"j{n},0,8,600\n" for n in range(4)))
@@ -410,6 +416,7 @@ def test_jobs_that_never_finish_are_named_and_the_exit_code_says_so(berth, tmp_p
     assert "no progress is made" in err
 
 
+@pytest.mark.slow
 def test_quotas_hold_jobs_back_and_are_refused_in_one_message(berth, tmp_path):
     path = tmp_path / "vcs.csv"
     path.write_text("job_id,submit_s,num_gpu,duration_s,vc\na,0,4,100,x\nb,0,4,100,x\nc,0,8,100,x\n")

@@ -43,6 +43,7 @@ def test_more_goodput_and_fairness_is_better(metric, low, high, verdict):
 POLICIES = {"fifo": load_policy("fifo"), "srtf": load_policy("srtf")}
 
 
+@pytest.mark.slow
 def test_a_generated_trace_is_compared_over_seeds():
     cluster = load_cluster("1x2x4:H100")
     source = TraceSource("generate:jobs=60,load=1.5,durations=exponential:1h,sizes=powers-of-two")
@@ -60,6 +61,7 @@ def test_a_generated_trace_is_compared_over_seeds():
     assert mean_jct.verdict == "better"
 
 
+@pytest.mark.slow
 def test_ten_traces_are_generated_unless_seeds_are_given():
     source = TraceSource("generate:jobs=10,load=0.5,durations=fixed:1m")
     found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"))
@@ -86,6 +88,7 @@ def test_a_mean_outside_the_interval_by_less_than_what_is_printed_is_not_uneven(
     assert Difference("a", "b", "mean_jct_s", 1.0, 1.0, 1.0, 1.0, 1.01, mean_ratio).uneven is uneven
 
 
+@pytest.mark.slow
 def test_a_mean_outside_the_interval_of_the_median_is_reported():
     """Jobs of the Philly sizes wait on few traces; on those the last job ends much earlier under srtf."""
     source = TraceSource("generate:jobs=100,load=0.8")
@@ -129,6 +132,7 @@ def test_drains_are_planned_and_not_random(tmp_path):
     assert found.results[0][0].makespan_s == 10 + 3600 + 100
 
 
+@pytest.mark.slow
 def test_a_comparison_keeps_no_run(monkeypatch):
     """A run of a large trace is tens of megabytes; its figures are what a comparison needs."""
     alive: list[weakref.ref] = []
@@ -153,6 +157,7 @@ def written(path: Path, rows: list[str]) -> TraceSource:
     return TraceSource(str(path))
 
 
+@pytest.mark.slow
 def test_a_trace_from_a_file_is_resampled_and_keeps_its_own_figures(tmp_path):
     source = written(tmp_path / "jobs.csv", [f"{i},{i},4,{1 + i % 7 * 30},resnet50" for i in range(40)])
     found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting())
@@ -171,6 +176,7 @@ def test_a_trace_from_a_file_is_resampled_and_keeps_its_own_figures(tmp_path):
     assert found.warnings == ()
 
 
+@pytest.mark.slow
 def test_what_else_is_random_in_a_resampled_trace_is_named(tmp_path):
     source = written(tmp_path / "jobs.csv", [f"{i},{i},1,{60 + i}," for i in range(25)])
     setting = Setting(estimate_error=0.5, fault_spec=parse_faults("mtbf=3h,mttr=20m"))
@@ -179,6 +185,7 @@ def test_what_else_is_random_in_a_resampled_trace_is_named(tmp_path):
     assert f"in blocks of jobs, each with its own {also})" in found.how
 
 
+@pytest.mark.slow
 def test_jobs_that_are_alike_over_long_stretches_are_reported(tmp_path):
     """The first half of the jobs is short, the second long: no block of a twentieth shows both."""
     rows = [f"{i},{60 * i},1,{60 if i < 100 else 600},resnet50" for i in range(200)]
@@ -189,6 +196,7 @@ def test_jobs_that_are_alike_over_long_stretches_are_reported(tmp_path):
     assert compare(source, cluster, POLICIES, Setting(network="off"), seeds=2).warnings == ()
 
 
+@pytest.mark.slow
 def test_a_resampled_trace_may_hold_no_job_that_can_start(tmp_path):
     """Of two jobs one is larger than the cluster: one resampled trace in four has only that one."""
     source = written(tmp_path / "jobs.csv", ["a,0,1,60,resnet50", "b,1,8,60,resnet50"])

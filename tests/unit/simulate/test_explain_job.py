@@ -66,6 +66,7 @@ def test_who_made_way_and_who_took_the_place_name_each_other():
     assert again.cost_s == pytest.approx(40.0 * 8)
 
 
+@pytest.mark.slow
 def test_the_reasons_of_every_wait_cover_it_exactly(busy_run):
     waits = np.argsort(-busy_run.records["waited_s"])[:3]
     for row in waits:

@@ -142,6 +142,7 @@ def test_jobs_wait_while_nothing_is_up_and_the_trace_may_end_with_machines_down(
     assert event_frame(run)["time_s"].max() == 120.0  # the repair at 10,000 s was not waited for
 
 
+@pytest.mark.slow
 def test_with_random_faults_everything_still_adds_up():
     trace = jobs([(60.0 * number, 1 + number % 7, 900.0 + 77 * number) for number in range(60)])
     machines = cluster([[4, 4, 4], [8, 8]])

@@ -1,4 +1,4 @@
-"""What schedulers are told about durations, and which jobs they may evict."""
+"""The estimates of durations that policies get, and the jobs that they may evict."""
 
 from __future__ import annotations
 

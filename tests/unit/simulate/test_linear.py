@@ -44,6 +44,7 @@ def test_ids_are_read_once_however_many_jobs_are_named(reads):
     assert len(reads) == 1
 
 
+@pytest.mark.slow
 def test_a_cluster_is_freed_with_all_that_was_computed_from_it():
     """What-ifs make clusters; caches by identity kept thousands of them."""
     one = cluster([[{"T4": 4, "H100": 4}] * 2] * 2)

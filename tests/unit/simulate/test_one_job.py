@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -52,7 +53,7 @@ def offer(examples: float, *shapes: Shape) -> Offer:
     return canonical(Offer(Work(examples), shapes))
 
 
-def trace(offers: list[tuple[float, Offer | tuple[int, float]]], **columns: list[int]) -> Trace:
+def trace(offers: list[tuple[float, Offer | tuple[int, float]]], **columns: list[Any]) -> Trace:
     """Jobs by submission: an offer, or the devices and seconds of a plain gang; `columns`: other facts of each."""
     plain = [(one.alternatives[0].parts[0].size, 1.0) if isinstance(one, Offer) else one for _, one in offers]
     return Trace.from_columns(
@@ -241,6 +242,7 @@ def test_a_running_job_grows_into_idle_devices_once_and_does_not_oscillate():
     assert done.records["end_s"][1] < 30_000
 
 
+@pytest.mark.slow
 @settings(max_examples=15, deadline=None)
 @given(seed=st.integers(0, 10_000), policy=st.sampled_from(POLICIES))
 def test_every_run_adds_up_with_parts_failures_and_preemption(seed, policy, mixed):
@@ -268,6 +270,7 @@ def test_every_run_adds_up_with_parts_failures_and_preemption(seed, policy, mixe
 TYPES = ("T4", "V100-16", "cpu-core")
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_a_shape_starts_at_the_nearest_tier_that_a_brute_force_search_finds(data, mixed):
@@ -348,10 +351,18 @@ def test_a_larger_shape_that_does_not_fit_says_nothing_about_smaller_gangs():
         replace(shape(step_s, {GPU: size}, name=str(size)), tier=near)
         for step_s, size in [(0.5, 1), (0.01, 2)]
     )
-    rows = [(0.0, (3, 200.0)), (0.0, (3, 300.0)), (1.0, offer(1000, one, two)), (2.0, (1, 1000.0))]
-    setting = replace(SETTING, network="off", preemptible=0.0)
-    done = run(trace(rows), machines, setting=setting)
-    assert done.records["first_start_s"][3] == 2.0
+    rows = [
+        (0.0, (3, 200.0)),
+        (0.0, (3, 300.0)),
+        (0.0, (1, 5000.0)),
+        (1.0, offer(1000, one, two)),
+        (2.0, (1, 1000.0)),
+    ]
+    jobs = trace(
+        rows, priority=[0, 0, 0, 5, 0], preemptible=[0, 0, 1, 1, 1], device=[None, None, None, None, GPU]
+    )
+    done = run(jobs, machines, "srtf", setting=replace(SETTING, network="off"))
+    assert done.records["first_start_s"][4] == 2.0
 
 
 # Waiting for a better shape
@@ -439,3 +450,14 @@ def test_alternatives_keep_to_links_that_few_share():
 
     done = run(trace([(0.0, either(1000, 4)), (10.0, either(10, 5))]), cluster([3, 3, 3]), "lwf")
     assert first_starts(done) == [0.0, 1000.0]
+
+
+@pytest.mark.parametrize(("gangs", "taken"), [(40, "P100"), (0, "V100")])
+def test_a_faster_type_is_left_to_gangs_that_lately_started_on_a_slower_one(gangs, taken):
+    """While j0 held all V100 gangs began on P100: the next job with alternatives takes the type that they need less."""
+    either = offer(1000, shape(1.0, {"V100": 4}, name="V100"), shape(1.2, {"P100": 4}, name="P100"))
+    rows = [(0.0, either), *((10.0 * (number + 1), (1, 50.0)) for number in range(gangs)), (1500.0, either)]
+    done = run(trace(rows), cluster([{"P100": 4, "V100": 4}]))
+    shapes = event_frame(done).filter(pl.col("event") == "started")
+    assert shapes.filter(pl.col("job") == "j0")["shape"][0] == "V100"
+    assert shapes.filter(pl.col("job") == f"j{gangs + 1}")["shape"][0] == taken

@@ -39,6 +39,7 @@ PURE = [[{"H100": 8}, {"H100": 8}], [{"V100": 8}] * 3, [{"V100": 8}] * 3]
 RACKS_SWAPPED = [[{"V100": 8}] * 3, [{"H100": 8}, {"H100": 8}], [{"V100": 8}] * 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ["off", "on"])
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize(

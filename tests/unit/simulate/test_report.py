@@ -120,6 +120,7 @@ def test_timers_are_drawn_where_they_were_learned(report):
     assert len(set(line["y"])) > 1
 
 
+@pytest.mark.slow
 def test_a_large_trace_does_not_make_a_large_page():
     pool = load_cluster("4x4x8")
 

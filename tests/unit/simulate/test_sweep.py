@@ -83,6 +83,7 @@ def test_finished_cells_are_never_written_again(tmp_path, ran, monkeypatch):
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_another_question_is_another_cell(tmp_path, ran):
     file = tmp_path / "cells.jsonl"
     sweep(GRID.cells(), file, workers=1)
@@ -134,6 +135,7 @@ def test_jobs_that_arrive_at_once_have_no_load_and_known_figures():
         dataclasses.replace(GRID, loads=(AT_ONCE,))
 
 
+@pytest.mark.slow
 def test_failures_are_drawn_again_for_each_seed_and_named_in_the_frame():
     grid = dataclasses.replace(GRID, faults="mtbf=6h,mttr=1h,seed=3")
     calm, rows = sweep(GRID.cells()), sweep(grid.cells())
@@ -173,6 +175,8 @@ def test_a_map_is_summed_up_in_a_sentence():
         "worse than a in 1 of 4 cells (most at load 1.1, congestion x1: +20 %), within noise in 1."
     )
     assert "better than a in 1 of 4 cells (most at load 1.1" in map_verdict(CELLS, MORE, "b", "a")
+    even = {(0.8, 1.0): Ratio(1.0, 0.9, 1.1)}
+    assert map_verdict(even, LESS, "b", "a") == "mean JCT: b is within noise of a in 1 cell."
     assert "too few seeds" in map_verdict({(0.8, 1.0): Ratio(0.5)}, LESS, "b", "a")
 
 

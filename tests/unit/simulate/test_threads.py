@@ -60,5 +60,5 @@ def test_concurrent_simulations_of_a_fresh_process_equal_sequential_ones_to_the_
 
 @pytest.mark.slow
 def test_threads_that_compile_at_the_same_time_simulate_the_same_to_the_bit(tmp_path):
-    some = ("off", ("fifo", "srtf", "fit-first"))  # compiling every phase for every network takes minutes
+    some = ("off", ("fifo", "srtf"))  # compiling every phase for every network takes minutes
     assert digests("threads", *some, XDG_CACHE_HOME=str(tmp_path)) == digests("sequential", *some)

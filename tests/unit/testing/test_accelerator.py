@@ -21,6 +21,7 @@ except InputError as error:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cases", ["standin_cases.py"])
 def test_every_case_passes_in_a_process_of_its_own(cases):
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rs", str(HERE / cases)]
@@ -29,6 +30,7 @@ def test_every_case_passes_in_a_process_of_its_own(cases):
     assert "skipped" not in ended.stdout
 
 
+@pytest.mark.slow
 def test_a_device_that_comes_too_late_is_refused():
     ended = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True)
     assert "must be registered before the first backward pass" in ended.stdout
@@ -46,6 +48,7 @@ print("ended" if not thread.is_alive() else "runs")
 """
 
 
+@pytest.mark.slow
 def test_at_exit_the_process_waits_for_threads_that_run():
     ended = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "ended"

@@ -51,6 +51,7 @@ class ShortestFirst(Policy):
         return job.estimated_remaining_s
 
 
+@pytest.mark.slow
 def test_a_policy_that_keeps_the_rules_passes():
     run = check_policy(ShortestFirst(), jobs([(0, 4, 100), (10, 4, 20)]), cluster([4]))
     assert run.records["evictions"].tolist() == [1, 0]
@@ -84,6 +85,7 @@ def test_the_command_of_a_scenario_repeats_it(capsys):
     assert main([]) == 2
 
 
+@pytest.mark.slow
 def test_the_printed_command_is_one_a_shell_understands():
     command = SCENARIO.command().replace("python", sys.executable, 1)
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)

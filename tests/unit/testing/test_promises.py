@@ -17,11 +17,13 @@ from berth.testing.promises import check_promises
 VARIANTS = ("berth:order=las", "dally:order=las", "dally:mode=tuned,machine=100s", "tiresias:starvation=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*policy_names(), *VARIANTS])
 def test_policies_that_come_with_berth_keep_their_promises(name):
     assert check_promises(load_policy(name), 2).moments > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXERCISES)
 def test_the_exercises_keep_their_promises(name):
     assert check_promises(EXERCISES[name], 1).moments > 20
@@ -104,6 +106,7 @@ class Announced(Unannounced):
         return job.queued_since_s + 150.0 if now < job.queued_since_s + 150.0 else math.inf
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("policy", "words"),
     [
@@ -123,6 +126,7 @@ def test_a_promise_that_does_not_hold_is_reported_with_job_and_values(policy, wo
     assert "test_promises.py:" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_change_that_wake_announces_is_allowed():
     assert check_promises(Announced()).scenarios == 6
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from berth.testing.repeat import main
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "guides" / "testing-policies.md").read_text()
 
 
+@pytest.mark.slow
 def test_the_python_of_the_guide_runs():
     blocks = re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL)
     scope: dict[str, object] = {}

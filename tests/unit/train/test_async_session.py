@@ -199,6 +199,7 @@ class Rates:
         self.rates.append(metrics["learning_rate"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", "geo"])
 def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
     small, monkeypatch, tmp_path, mode
@@ -238,6 +239,7 @@ class HeldOutLosses:
         self.losses[metrics["step"]] = metrics["loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", "half-async", "geo"])
 def test_held_out_data_is_evaluated_in_every_mode(small, monkeypatch, mode):
     """With the weights that rank 0 has then, which may be a step older; at the end with those of all workers."""
@@ -264,6 +266,7 @@ def test_held_out_data_is_evaluated_in_every_mode(small, monkeypatch, mode):
     assert rows[0] == rows[1]  # evaluating creates none
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -58,6 +58,7 @@ def test_the_keys_of_the_built_in_clicks_are_foreseen(examples):
     assert ClickStream().expected_keys(examples) == pytest.approx(drawn, rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_budget_too_small_for_the_run_fails_before_it_begins():
     made = make_recipe("ctrdnn-8", batch=512)
     keys = made.data.expected_keys(400_000)

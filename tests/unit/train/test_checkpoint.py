@@ -51,6 +51,7 @@ def same_rows(left, right) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_a_step_that_is_saved_twice_stays_a_checkpoint(small, tmp_path):
     session = small.train(tmp_path / "saved", steps=6)
     session.save()
@@ -74,6 +75,7 @@ def test_a_batch_and_a_day_have_examples(small, options):
         Session(small.Small(), options=TrainOptions(**options))
 
 
+@pytest.mark.slow
 def test_a_copy_with_one_table_changed_has_the_others_as_they_were(tmp_path):
     trained(tmp_path / "saved", 8, day_every=16).close()
     assert len(open_checkpoint(tmp_path / "saved")[1]) == 3  # a full checkpoint, and twice what changed since

@@ -64,6 +64,7 @@ def test_from_the_second_checkpoint_on_two_full_chains_are_kept(small, tmp_path,
     session.close()
 
 
+@pytest.mark.slow
 def test_any_flipped_byte_of_the_newest_chain_leaves_the_other_to_go_on_from(small, tmp_path):
     trained(small, tmp_path / "run", 12)
     kept = chains(tmp_path / "run")
@@ -82,11 +83,13 @@ def test_any_flipped_byte_of_the_newest_chain_leaves_the_other_to_go_on_from(sma
             assert f"falling back to step {expected}" in "".join(said)
 
 
+@pytest.mark.slow
 def test_the_oldest_chain_goes_once_two_others_are_there(small, tmp_path):
     trained(small, tmp_path, 19)
     assert sorted(chains(tmp_path)) == [10, 18]
 
 
+@pytest.mark.slow
 def test_after_going_back_the_next_checkpoint_is_full_so_that_two_bases_are_there_again(small, tmp_path):
     trained(small, tmp_path, 12)
     for step in (10, 11, 12):
@@ -238,6 +241,7 @@ SCHEDULES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", list(SCHEDULES))
 def test_a_schedule_of_the_learning_rate_goes_on_where_it_was(small, tmp_path, kind):
     def rates(folder, *ends):

@@ -52,6 +52,7 @@ def run(tmp_path_factory):
     return folder, document
 
 
+@pytest.mark.slow
 def test_evaluate_repeats_the_evaluation_of_the_run(run):
     folder, document = run
     found = report("evaluate", folder / "saved", "--data", folder / "test.parquet")
@@ -67,12 +68,14 @@ def test_evaluate_repeats_the_evaluation_of_the_run(run):
     assert "calibration" in shown
 
 
+@pytest.mark.slow
 def test_the_rate_of_rows_is_that_of_the_option(run):
     manifest = json.loads((sorted((run[0] / "saved").glob("step-*"))[-1] / NAME).read_text())["manifest"]
     assert manifest["run"]["tables"]["embedding"]["optimiser"]["learning_rate"] == 0.02
     assert manifest["run"]["dense optimiser"] == "Adam(lr=0.01)"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["parquet", "csv"])
 def test_predictions_are_those_of_the_model_in_the_order_of_the_rows(run, suffix, tmp_path):
     folder, _ = run
@@ -91,6 +94,7 @@ def test_predictions_are_those_of_the_model_in_the_order_of_the_rows(run, suffix
         berth("predict", folder / "saved", "--data", folder / "test.parquet", "--out", out)
 
 
+@pytest.mark.slow
 def test_mistakes_get_one_message(run, tmp_path):
     folder, _ = run
     saved, data = folder / "saved", folder / "test.parquet"
@@ -118,6 +122,7 @@ def test_mistakes_get_one_message(run, tmp_path):
     assert not out.exists()
 
 
+@pytest.mark.slow
 def test_predictions_stop_at_an_unreadable_row(run, tmp_path):
     frame = pl.read_parquet(run[0] / "test.parquet")
     frame = frame.with_columns(label=pl.when(pl.int_range(pl.len()) == 7).then(5).otherwise(pl.col("label")))
@@ -128,6 +133,7 @@ def test_predictions_stop_at_an_unreadable_row(run, tmp_path):
     assert report("evaluate", run[0] / "saved", "--data", tmp_path / "torn.parquet")["bad_rows"] == 1
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_newer_version_is_refused(run, tmp_path):
     newer = tmp_path / "newer"
     berth("train", "ctrdnn-8", "--batch", 64, "--steps", 1, "--checkpoint", newer)
@@ -167,6 +173,7 @@ def test_training_options_that_make_no_sense_say_so(options, message):
         berth("train", "ctrdnn-8", "--batch", 64, *options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, 1], ids=["other names", "criteo"])
 def test_held_out_files_are_read_with_the_columns_of_the_training_data(first, tmp_path):
     """Names of slots begin at `first`; 1 is the layout of Criteo's files, which checkpoints do not store."""

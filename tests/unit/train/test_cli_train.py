@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from berth.cli.main import app, main
 from berth.errors import InputError, UnknownNameError
 from berth.train.data.clicks import ClickStream
+from preloaded import programs
 
 SMALL = ["train", "ctrdnn-8", "--batch", "64"]
 
@@ -44,6 +45,7 @@ def run(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 def test_it_works_without_options_and_shows_layer_times_and_tables():
     shown = berth(*SMALL, "--steps", 20)
     assert "ctrdnn-8: done at step 20: 1,280 examples" in shown
@@ -56,6 +58,7 @@ def test_it_works_without_options_and_shows_layer_times_and_tables():
     assert max(map(len, shown.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_json_has_the_same_information():
     document = reported(*SMALL, "--examples", "1k")
     assert (document["step"], document["examples"]) == (16, 1024)
@@ -131,6 +134,7 @@ def click_log(path, rows: int, *, torn: bool = False) -> None:
     path.write_bytes(gzip.compress(("\n".join(lines) + "\n").encode()))
 
 
+@pytest.mark.slow
 def test_click_logs_are_read_once_and_bad_lines_are_reported(tmp_path):
     click_log(tmp_path / "day_0.tsv.gz", 300, torn=True)
     shown = berth(*SMALL, "--data", tmp_path)
@@ -150,9 +154,7 @@ def test_strict_stops_at_a_bad_line_with_exit_code_two(tmp_path, monkeypatch, ca
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "berth.cli.main", *arguments], capture_output=True, text=True, check=False
-    )
+    return subprocess.run([programs() / "berth", *arguments], capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
@@ -197,6 +199,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on(config, tmp_path, ctrl_c):
     assert reported(*SMALL, "--steps", 1, "--resume", "--checkpoint", tmp_path / "run")["resumed_from"] > 0
 
 
+@pytest.mark.slow
 def test_days_end_rows_fade_and_the_dead_leave():
     document = reported(*SMALL, "--steps", 20, "--day-every", "320")
     counts = document["tables"]["embedding"]["counts"]
@@ -208,6 +211,7 @@ def test_days_end_rows_fade_and_the_dead_leave():
         berth(*SMALL, "--day-every", "0")
 
 
+@pytest.mark.slow
 def test_figures_over_time_go_to_a_csv_file(tmp_path):
     berth(*SMALL, "--steps", 5, "--csv", tmp_path / "log.csv")
     with (tmp_path / "log.csv").open() as file:
@@ -234,12 +238,14 @@ def make_model():
     assert "mine: done at step 3: 192 examples" in shown
 
 
+@pytest.mark.slow
 def test_fresh_throws_away_what_was_saved(tmp_path):
     arguments = [*SMALL, "--steps", 3, "--checkpoint", tmp_path / "run"]
     berth(*arguments)
     assert reported(*arguments, "--seed", 7, "--fresh")["resumed_from"] is None
 
 
+@pytest.mark.slow
 def test_a_restart_by_torchrun_keeps_what_the_first_attempt_saved(tmp_path, monkeypatch):
     arguments = [*SMALL, "--steps", 3, "--checkpoint", tmp_path / "run"]
     berth(*arguments)
@@ -248,6 +254,7 @@ def test_a_restart_by_torchrun_keeps_what_the_first_attempt_saved(tmp_path, monk
 
 
 class TestTables:
+    @pytest.mark.slow
     def test_info_shows_rows_and_lengths(self, run):
         shown = berth("table", "info", run, "--step", 10)
         assert "after step 10 (delta, 1 over the full one of step 8)" in shown
@@ -255,6 +262,7 @@ class TestTables:
         assert document["tables"][0]["rows"] > 1000
         assert document["tables"][0]["optimiser"] == "adagrad"
 
+    @pytest.mark.slow
     def test_export_gives_parquet_and_a_state_dict(self, run, tmp_path):
         berth(
             "table",
@@ -272,6 +280,7 @@ class TestTables:
         weights = torch.load(tmp_path / "w.pt", weights_only=True)
         assert weights["chain.fc1.0.weight"].shape == (512, 429)
 
+    @pytest.mark.slow
     def test_diff_counts_rows_that_came_and_changed(self, run):
         found = reported("table", "diff", run, run, "--step", 8, "--other-step", 10)
         assert found["only_first"] == 0
@@ -280,6 +289,7 @@ class TestTables:
         same = reported("table", "diff", run, run, "--step", 10, "--other-step", 10)
         assert (same["changed"], same["only_second"], same["largest"]) == (0, 0, 0.0)
 
+    @pytest.mark.slow
     def test_a_training_goes_on_from_a_shrunk_copy(self, run, tmp_path):
         lengths = pl.read_parquet(exported(run, tmp_path))["weights"].to_numpy()
         middle = float(np.median(np.sqrt((lengths.astype(np.float64) ** 2).sum(axis=1))))

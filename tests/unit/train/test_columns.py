@@ -56,6 +56,7 @@ def whole(stream):
     return next(stream.batches(100, 0, Share(), 0))
 
 
+@pytest.mark.slow
 def test_roles_make_inputs_labels_and_weights(files):
     batch = whole(FileStream(files / "log.parquet", columns=files / "roles.yaml", shuffled=False))
     assert {name: tuple(value.shape) for name, value in batch.inputs.items()} == {
@@ -269,7 +270,8 @@ def test_a_trainer_takes_roles_of_columns(files):
             return self.rows(inputs["slots"]).sum(dim=(1, 2, 3)) + inputs["dense"].sum(dim=1)
 
     one = {**roles, "labels": "buy"}
-    given = Trainer(Wide, path, columns=one).fit(steps=3).losses
-    assert given == Trainer(Wide, FileStream(path, columns=one, epochs=None)).fit(steps=3).losses
+    given = Trainer(Wide, path, columns=one, batch=4).fit(steps=3).losses
+    stream = FileStream(path, columns=one, epochs=None)
+    assert given == Trainer(Wide, stream, batch=4).fit(steps=3).losses
     with pytest.raises(InputError, match="columns describe files"):
         Trainer(Wide, [({"slots": [1]}, 1)], columns=roles)

@@ -71,6 +71,7 @@ class TestClicks:
             assert torch.equal(part.inputs["slots"], whole.inputs["slots"][worker::workers])
             assert torch.equal(part.labels, whole.labels[worker::workers])
 
+    @pytest.mark.slow
     def test_ids_follow_the_law_of_zipf(self):
         keys = ClickStream().draw(0, 100_000)[0]
         slot = 9

@@ -1,4 +1,4 @@
-"""Who gets a row, how long it lives, and when it becomes wide."""
+"""Which keys get a row, when a row is removed, and when it becomes wide."""
 
 from __future__ import annotations
 

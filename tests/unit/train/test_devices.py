@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from berth.cli.main import main
+from berth.cli.main import app, main
 from berth.errors import InputError
 from berth.train import Session, Trainer, TrainOptions
 from berth.train.devices import CPU, find_device, group_backend, naming_layers, on_host, to_device
 from berth.train.planned import planned_devices, planned_run
 from berth.train.process_group import ProcessGroup
 from berth.train.recipes import make_recipe
+from preloaded import programs
 
 CASES = [
     Path(__file__).with_name(f"{name}_cases.py")
@@ -34,7 +35,7 @@ def test_training_on_the_standin_equals_that_on_the_cpu_and_every_other_case_pas
 
 
 def train(folder, *options):
-    command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--batch", "64", "--json"]
+    command = [str(programs() / "berth"), "train", "ctrdnn-8", "--batch", "64", "--json"]
     command += ["--checkpoint", str(folder), "--checkpoint-every", "4", *options]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -42,17 +43,15 @@ def train(folder, *options):
 
 
 @pytest.mark.slow
-def test_two_workers_on_the_device_train_as_on_the_cpu_and_resume_there(tmp_path):
+def test_two_workers_on_the_device_train_as_on_the_cpu_and_resume_there(tmp_path, capsys):
     both = ("--workers", "2", "--servers", "1")
-    expected = train(tmp_path / "cpu", "--steps", "8", *both)
-    found = train(tmp_path / "device", "--steps", "8", "--device", "standin", *both)
-    assert (found["loss"], found["auc"]) == (expected["loss"], expected["auc"])
-    assert [worker["device"] for worker in found["workers"]] == ["standin", "standin"]
-    assert same_rows(tmp_path / "cpu", tmp_path / "device") > 500
     expected = train(tmp_path / "cpu", "--steps", "12", *both)
+    found = train(tmp_path / "device", "--steps", "8", "--device", "standin", *both)
+    assert [worker["device"] for worker in found["workers"]] == ["standin", "standin"]
+    assert same_rows(tmp_path / "cpu", tmp_path / "device", capsys, "--step", "8", "--other-step", "8") > 500
     found = train(tmp_path / "device", "--steps", "12", *both)  # resumed on the CPU
-    assert found["loss"] == expected["loss"]
-    assert same_rows(tmp_path / "cpu", tmp_path / "device") > 500
+    assert (found["loss"], found["auc"]) == (expected["loss"], expected["auc"])
+    assert same_rows(tmp_path / "cpu", tmp_path / "device", capsys) > 500
 
 
 TRAINER = """\
@@ -70,7 +69,7 @@ def test_processes_that_a_trainer_starts_know_the_standin(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(TRAINER)
     ended = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=500, check=False
+        [programs() / "python", str(script)], capture_output=True, text=True, timeout=500, check=False
     )
     assert ended.returncode == 0, ended.stderr
     losses, devices = json.loads(ended.stdout)
@@ -85,10 +84,11 @@ def test_a_trainer_refuses_a_missing_device_before_it_starts_processes(monkeypat
         Trainer("ctrdnn-8", batch=64, device="cuda:7", workers=2).fit(steps=1)
 
 
-def same_rows(one, other):
+def same_rows(one, other, capsys, *options):
     """The number of rows of both checkpoints, which must not differ."""
-    command = [sys.executable, "-m", "berth", "table", "diff", str(one), str(other), "--json"]
-    found = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    capsys.readouterr()
+    app(["table", "diff", str(one), str(other), "--json", *options], standalone_mode=False)
+    found = json.loads(capsys.readouterr().out)
     assert (found["changed"], found["only_first"], found["only_second"]) == (0, 0, 0)
     return found["same"]
 
@@ -148,7 +148,7 @@ stages:
 def test_a_stage_on_the_device_trains_as_on_the_cpu_and_its_copies_are_counted(tmp_path):
     plan, steps, micro = tmp_path / "plan.yaml", 6, 2
     plan.write_text(PLAN)
-    command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--plan", str(plan), "--steps", str(steps)]
+    command = [str(programs() / "berth"), "train", "ctrdnn-8", "--plan", str(plan), "--steps", str(steps)]
     results = []
     for more in ((), ("--device", "standin")):
         ended = subprocess.run(

@@ -1,4 +1,4 @@
-"""An epoch shows every row once, whoever shares it and wherever it was interrupted."""
+"""An epoch has every row once, however it is shared among workers and wherever it was interrupted."""
 
 from __future__ import annotations
 

@@ -113,6 +113,7 @@ def test_a_resumed_run_remembers_its_patience_and_does_not_train_on_after_it(tmp
     assert (again.step, again.losses, again.stopped_early) == (9, [], True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("metric", ["auc", "loss"])
 def test_the_best_checkpoint_survives_retention_and_a_resume(metric, tmp_path):
     worsening(tmp_path, eval_every=2, best=metric).fit(steps=9)

@@ -28,6 +28,7 @@ def own_mounts() -> None:
         os._exit(_NOT_PERMITTED)
 
 
+@pytest.mark.slow
 def test_the_last_good_checkpoint_is_named_and_resumed_once_there_is_space(small, tmp_path):
     said = []
 

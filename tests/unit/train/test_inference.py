@@ -62,6 +62,7 @@ np.save({str(tmp_path / "out.npy")!r}, out.detach().numpy())
     assert np.array_equal(np.load(tmp_path / "out.npy"), expected)
 
 
+@pytest.mark.slow
 def test_a_model_of_the_zoo_is_known_by_the_checkpoint_itself(tmp_path):
     made = make_recipe("ctrdnn-8", batch=64, seed=3)
     result = fit(made.model, made.data, steps=3, batch=64, seed=3, checkpoints=str(tmp_path))

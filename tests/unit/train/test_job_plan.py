@@ -41,6 +41,7 @@ def role(plan: Path, rank: int, world_size: int, monkeypatch, **options) -> Rank
     return with_role(given, resolve(recipe, TrainOptions(plan=str(plan), **options), given, print))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("counts", "halved"), [((2, 3), 4), ((3,), 3)], ids=str)
 def test_ranks_after_those_of_the_stages_are_servers(counts, halved, tmp_path, monkeypatch):
     workers, servers = sum(counts), 2
@@ -124,6 +125,7 @@ class Job:
 
 
 @pytest.mark.slow
+@pytest.mark.soak  # tests/live/test_shape_change.py shows it under a controller
 def test_a_job_that_changes_its_plan_learns_what_an_undisturbed_one_learns(tmp_path, capsys):
     """Two stages of 2 and 1 with two servers; stopped; then of 1 and 2 with one."""
     (tmp_path / "held.py").write_text(HELD)

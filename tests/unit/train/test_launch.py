@@ -1,4 +1,4 @@
-"""The launcher with small programs for workers: who ended how, who goes on, and what is said of it."""
+"""The launcher with small programs as workers: exit codes, restarts, and what is printed."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ def config(workers, servers=0, *, resumable=False, **options):
     return LaunchConfig(options, Layout((workers,)), servers=servers)
 
 
+@pytest.mark.slow
 def test_all_end_well_and_nothing_is_said():
     assert run("assert os.environ['WORLD_SIZE'] == '2'") == (0, [])
 
@@ -54,12 +55,14 @@ def test_without_a_checkpoint_a_loss_is_the_end():
     assert said == ["worker 1 was killed (SIGKILL); can't resume without --checkpoint"]
 
 
+@pytest.mark.slow
 def test_with_a_checkpoint_all_processes_are_restarted():
     code, said = run("if attempt == 1: die() if rank == 1 else wait()", resumable=True)
     assert code == 0
     assert said == ["worker 1 was killed (SIGKILL): restarting all from the last checkpoint"]
 
 
+@pytest.mark.slow
 def test_restarts_are_limited():
     code, said = run("sys.exit('out of luck' if rank == 1 else 0)", resumable=True, max_restarts=1)
     assert code == 1
@@ -69,6 +72,7 @@ def test_restarts_are_limited():
     ]
 
 
+@pytest.mark.slow
 def test_a_process_that_lost_a_peer_is_not_the_cause(monkeypatch):
     code, said = run(f"sys.exit({PEER_LOST}) if rank == 0 else (time.sleep(0.1), sys.exit(3))")
     assert code == 3
@@ -78,6 +82,7 @@ def test_a_process_that_lost_a_peer_is_not_the_cause(monkeypatch):
     assert said[0].startswith("worker 0 lost another process")
 
 
+@pytest.mark.slow
 def test_what_a_user_did_wrong_is_said_once_and_not_tried_again():
     code, said = run("if rank == 1: print('bad option'); sys.exit(2)\nwait()", resumable=True)
     assert (code, said) == (2, ["bad option"])
@@ -107,6 +112,7 @@ def stop_when_ready(folder: Path, number: int, workers: int = 2):
     return thread
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_asked_to_stop_it_asks_the_workers_and_waits_for_them(tmp_path, monkeypatch, number, ctrl_c):
     monkeypatch.setenv("READY", f"{tmp_path}/ready")
@@ -126,6 +132,7 @@ def test_workers_that_do_not_end_within_the_grace_are_ended(tmp_path, monkeypatc
     assert said == ["stopped: workers saved no checkpoint within the grace period of 0.1 s"]
 
 
+@pytest.mark.slow
 def test_a_worker_killed_while_it_was_asked_to_stop_is_not_started_again(tmp_path, monkeypatch):
     monkeypatch.setenv("READY", f"{tmp_path}/ready")
     stop_when_ready(tmp_path, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Models learn: better than a constant, as well as plain torch, and the same whoever divides the work."""
+"""Models learn: better than a constant, as well as plain torch, and the same however the work is divided."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ def _spin(seconds: float) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_cpu_time_of_a_tree_has_running_and_ended_children() -> None:
     """Work of a child that runs and of one that was waited for count; that of this process too."""
     before = cpu_s_of_tree(os.getpid())
@@ -40,6 +41,7 @@ def test_cpu_time_of_a_tree_has_running_and_ended_children() -> None:
         running.kill()
 
 
+@pytest.mark.slow
 def test_a_watch_counts_programs_that_the_measurement_did_not_start() -> None:
     """The same work disturbs when a program of its own does it, and does not when a child does."""
     with subprocess.Popen(
@@ -110,6 +112,7 @@ def test_slowdowns_never_fall_with_the_bytes_that_a_pass_moves() -> None:
     assert str(found) == "1.00 to 1.40 times longer while all cores are busy"
 
 
+@pytest.mark.slow
 def test_companions_work_only_while_they_are_let() -> None:
     """Stopped processes use no CPU time, working ones do, and none is left at the end."""
     before = set(children(os.getpid()))

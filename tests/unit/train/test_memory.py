@@ -24,6 +24,7 @@ print(*faults)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator")
 def test_a_large_block_is_faulted_in_once_and_not_at_every_step():
     ended = subprocess.run([sys.executable, "-c", STEPS], capture_output=True, text=True, check=True)

@@ -55,6 +55,7 @@ def path(tmp_path):
     return str(tmp_path / "plan.yaml")
 
 
+@pytest.mark.slow
 def test_all_processes_of_a_plan_are_predicted_what_the_plan_predicts(path):
     found = compared(planned_run(path, "nce", NAMES, {}))
     plan = check_plan(path).plan
@@ -72,6 +73,7 @@ def test_all_processes_of_a_plan_are_predicted_what_the_plan_predicts(path):
     assert (found.measured_step_s, found.measured_examples_per_s) == (0.5, 8000.0)
 
 
+@pytest.mark.slow
 def test_the_prediction_is_for_what_was_started(path):
     """Half of the processes: the formula with their counts, not half of the plan's throughput."""
     found = compared(planned_run(path, "nce", NAMES, {}, "1/2"))
@@ -84,6 +86,7 @@ def test_the_prediction_is_for_what_was_started(path):
     assert found.not_started[:2] == ("6 workers (--scale 1/2)", "3 servers of 6")
 
 
+@pytest.mark.slow
 def test_the_prediction_is_at_the_batch_of_the_run(path):
     planned = planned_run(path, "nce", NAMES, {})
     large, small = compared(planned), compared(planned, batch=512)
@@ -91,6 +94,7 @@ def test_the_prediction_is_at_the_batch_of_the_run(path):
     assert small.predicted_examples_per_s < large.predicted_examples_per_s  # small calls are less efficient
 
 
+@pytest.mark.slow
 def test_a_batch_that_can_not_be_planned_has_no_prediction_and_says_why(path):
     found = compared(planned_run(path, "nce", NAMES, {}), batch=2_000_000)
     assert found.predicted_examples_per_s is None
@@ -98,6 +102,7 @@ def test_a_batch_that_can_not_be_planned_has_no_prediction_and_says_why(path):
     assert found.notes[0].startswith("no prediction: a batch of 2,000,000 is more than")
 
 
+@pytest.mark.slow
 def test_notes_name_sources_emulated_devices_and_shared_cores(path):
     notes = compared(planned_run(path, "nce", NAMES, {}), cores=2).notes
     assert any(note.startswith("cpu-core is measured: one core of") for note in notes)

@@ -259,6 +259,7 @@ def shown(path):
     return done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_a_run_in_one_process_prints_what_was_planned_and_the_comparison_too(shown):
     out, said = shown
     assert "planned 7 workers in 1 stage, 0 servers, 2 readers" in said
@@ -280,6 +281,7 @@ def test_an_emulated_device_slows_workers_of_a_plan_with_one_stage_down(path):
     assert config.slowdown == 3.0
 
 
+@pytest.mark.slow
 def test_micro_batches_are_those_of_the_plan_unless_given(path):
     made, plan = make_recipe("nce", batch=64), two_stages(path, 2, 1, 1)
     assert resolve(made, TrainOptions(plan=plan), None, print).micro_batches == 2

@@ -191,6 +191,7 @@ class Own(nn.Module):
 COLUMNS = "{labels: [click, buy], slots: [], multi: [tags], dense: [price]}"
 
 
+@pytest.mark.slow
 def test_your_own_model_pools_lists_and_reports_each_task(log):
     stream = FileStream(log, columns=COLUMNS, epochs=None)
     session = Session(Own(), stream, TrainOptions(batch=50))
@@ -256,6 +257,7 @@ def test_weights_scale_the_loss_of_examples(log):
         Session(plain, FileStream(log, columns=COLUMNS[:-1] + ", weight: w}"), TrainOptions(batch=50)).run(1)
 
 
+@pytest.mark.slow
 def test_an_export_takes_lists_of_any_length(log, tmp_path, monkeypatch, request):
     monkeypatch.syspath_prepend(str(request.config.rootpath / "examples"))
     from serve import Served

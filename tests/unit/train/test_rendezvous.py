@@ -1,4 +1,4 @@
-"""Seats from whatever environment started a process."""
+"""The rank of a process, from the environment variables of any launcher."""
 
 from __future__ import annotations
 

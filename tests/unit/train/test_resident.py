@@ -99,6 +99,7 @@ def test_rows_are_those_of_one_process(ranks, prefetch):
         assert (facts["exchanged_bytes"] > 0) == (ranks > 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sgd", "rowwise_adagrad", "adam"])
 def test_every_row_optimiser_is_applied_once_by_the_owner(kind):
     spec = TableSpec("rows", DIM, Optimiser(kind, 0.1), Initialiser("uniform"))
@@ -106,12 +107,14 @@ def test_every_row_optimiser_is_applied_once_by_the_owner(kind):
     check(alone(spec, steps), together(spec, steps, 2, prefetch=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("empty", [0, 1])
 def test_skewed_keys_and_a_rank_without_examples(empty):
     steps = batches(3, 3, skew=True, empty=empty)
     check(alone(ROWS, steps), together(ROWS, steps, 3, prefetch=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "more",
     [
@@ -147,6 +150,7 @@ def test_pulled_rows_without_gradients_are_created_as_in_one_process():
     assert [sum(counts) for counts in zip(*found, strict=True)] == [0, 20]
 
 
+@pytest.mark.slow
 def test_ranks_that_announced_other_keys_than_they_pull_get_the_right_rows():
     """One rank has prefetched rows and the other has not: they agree on what is exchanged."""
     steps = batches(11, 2)
@@ -166,6 +170,7 @@ def test_ranks_that_announced_other_keys_than_they_pull_get_the_right_rows():
     check(alone(ROWS, steps), in_ranks(2, work))
 
 
+@pytest.mark.slow
 def test_two_layers_with_one_table_and_several_pulls_in_a_step():
     """Micro-batches pull one after the other and push together; two announced batches arrive together."""
     steps = batches(13, 2)
@@ -188,6 +193,7 @@ def test_two_layers_with_one_table_and_several_pulls_in_a_step():
     check(alone(ROWS, steps), in_ranks(2, work))
 
 
+@pytest.mark.slow
 def test_several_tables_are_exchanged_together():
     other = TableSpec("other", 2, Optimiser("sgd", 0.5), Initialiser("uniform"))
 
@@ -218,6 +224,7 @@ def test_several_tables_are_exchanged_together():
             np.testing.assert_array_equal(rows, right)
 
 
+@pytest.mark.slow
 def test_an_evaluation_serves_ranks_until_the_last_is_done():
     """Ranks peek at different numbers of batches, and no row is created."""
 
@@ -250,6 +257,7 @@ def test_ranks_in_different_orders_are_one_message():
     assert "worker 0 looks up 'rows', worker 1 ends its step" in str(found[0])
 
 
+@pytest.mark.slow
 def test_owners_write_their_own_files_and_any_number_of_ranks_loads_them(tmp_path):
     """Rank 0 asks, the others follow; a state of three shards is loaded by two, with the keys pending admission."""
     spec = TableSpec("rows", DIM, Optimiser("adam", 0.1), Initialiser("uniform"), Admission("count", 2))
@@ -299,6 +307,7 @@ def test_owners_write_their_own_files_and_any_number_of_ranks_loads_them(tmp_pat
         np.testing.assert_array_equal(getattr(again, column), getattr(expected, column))
 
 
+@pytest.mark.slow
 def test_a_save_after_one_that_was_given_up_is_complete(tmp_path):
     """Before the second, the owner cancels the first, whose result must not pass for that of the second."""
 

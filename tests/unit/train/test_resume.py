@@ -1,4 +1,4 @@
-"""Whatever is killed whenever: the run goes on, and its losses are those of a run that was not."""
+"""A run that is killed at any point resumes, and its losses are those of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -36,6 +36,7 @@ def test_killed_at_any_moment_the_losses_are_those_of_an_uninterrupted_run(
     assert small.losses(log) == uninterrupted
 
 
+@pytest.mark.slow
 def test_killed_again_and_again_it_comes_to_the_same_end(small, tmp_path, uninterrupted, killed):
     saved, log = folders(tmp_path)
     for step in (4, 5, 4, 4):
@@ -44,6 +45,7 @@ def test_killed_again_and_again_it_comes_to_the_same_end(small, tmp_path, uninte
     assert small.losses(log) == uninterrupted
 
 
+@pytest.mark.slow
 def test_rows_and_weights_after_a_kill_are_those_of_an_uninterrupted_run(small, tmp_path, killed):
     assert small.in_child(lambda: small.train(tmp_path / "a", every=5), "step@9") == killed
     resumed, whole = small.train(tmp_path / "a", every=5), small.train(tmp_path / "b", every=5)
@@ -55,6 +57,7 @@ def test_rows_and_weights_after_a_kill_are_those_of_an_uninterrupted_run(small, 
     assert resumed.progress.auc == whole.progress.auc
 
 
+@pytest.mark.slow
 def test_tables_beyond_memory_resume_bit_by_bit_too(small, tmp_path, killed):
     saved, log = folders(tmp_path)
 
@@ -68,6 +71,7 @@ def test_tables_beyond_memory_resume_bit_by_bit_too(small, tmp_path, killed):
     assert small.losses(log) == small.losses(tmp_path / "all")
 
 
+@pytest.mark.slow
 def test_sigterm_saves_the_step_and_says_preempted(small, tmp_path, uninterrupted):
     saved, log = folders(tmp_path)
 
@@ -89,6 +93,7 @@ def test_sigterm_saves_the_step_and_says_preempted(small, tmp_path, uninterrupte
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 7}
 
 
+@pytest.mark.slow
 def test_ctrl_c_saves_the_step_too_and_is_raised_when_all_is_safe(small, tmp_path, uninterrupted, ctrl_c):
     saved, log = folders(tmp_path)
 
@@ -120,6 +125,7 @@ def test_a_second_ctrl_c_waits_for_nothing(ctrl_c):
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
+@pytest.mark.slow
 def test_days_end_after_the_same_steps_whatever_interrupts_them(small, tmp_path):
     """A day of 150 examples, batches of 64: some steps end a day, and the dead leave."""
     saved, (log, other) = tmp_path / "saved", (tmp_path / "log", tmp_path / "other")
@@ -145,6 +151,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["dense.bin", "table-0.bin", "manifest.json"])
 @pytest.mark.parametrize("how", ["altered", "torn", "missing"])
 def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
@@ -166,6 +173,7 @@ def test_a_damaged_checkpoint_is_refused_and_the_one_before_is_used(
         assert "checkpoint of step 9 can't be used" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_delta_over_a_damaged_checkpoint_is_refused(small, tmp_path, uninterrupted, capfd):
     saved, log = folders(tmp_path)
     assert small.in_child(lambda: small.train(saved, log, steps=9)) == 0  # 3 full, 6 full, 9 over 6
@@ -178,6 +186,7 @@ def test_a_delta_over_a_damaged_checkpoint_is_refused(small, tmp_path, uninterru
     assert small.losses(log) == {step: loss for step, loss in uninterrupted.items() if step > 3}
 
 
+@pytest.mark.slow
 def test_only_the_newest_are_kept_with_those_they_rest_on(small, tmp_path):
     saved, _ = folders(tmp_path)
     assert small.in_child(lambda: small.train(saved, steps=18)) == 0
@@ -253,6 +262,7 @@ class Sharded:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [(2, None), (None, 3), (3, 2)])
 def test_a_run_goes_on_with_another_number_of_shards(small, tmp_path, uninterrupted, killed, before, after):
     saved, log = folders(tmp_path)

@@ -119,6 +119,7 @@ class Flattened(nn.Module):
         return self.top(torch.cat([rows, pairs], dim=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("admission", "initialiser"),
     [
@@ -146,6 +147,7 @@ def test_unknown_keys_read_as_in_training(admission, initialiser, tmp_path, monk
         assert (rows == 0).all(dim=-1).any()
 
 
+@pytest.mark.slow
 def test_rows_are_not_read_when_an_export_is_loaded(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     from serve import Served
@@ -177,6 +179,7 @@ class Branching(Flattened):
         return output if inputs["dense"].sum() > 0 else -output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -212,6 +215,7 @@ def test_an_existing_folder_is_kept(tmp_path):
         assert sorted((tmp_path / other).rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_an_export_is_replaced_and_other_folders_stay(tmp_path):
     fit(Flattened(), ClickStream(), steps=1, batch=BATCH, checkpoints=str(tmp_path / "run"))
     (tmp_path / "served.partial").mkdir()

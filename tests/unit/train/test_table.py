@@ -205,10 +205,12 @@ def under_a_limit(more):
     return subprocess.run(script, capture_output=True, text=True, timeout=600, check=False, env=compiled)
 
 
+@pytest.mark.slow
 def test_where_the_system_promises_less_tables_are_smaller_and_not_refused():
     assert under_a_limit(1 << 30).stdout == "[20000, 20000]\n"
 
 
+@pytest.mark.slow
 def test_without_memory_the_error_says_what_to_check():
     reported = under_a_limit(1 << 20).stderr
     assert "grants no memory for a table" in reported

@@ -1,4 +1,4 @@
-"""The edges of a table: cold records, memory given back, who leaves, the smallest steps and the largest numbers."""
+"""Edge cases of tables: cold records, freed memory, evicted rows, the smallest steps and the largest numbers."""
 
 from __future__ import annotations
 

@@ -62,6 +62,7 @@ def test_a_batch_larger_than_the_memory_is_worked_on_in_pieces(table):
     assert table.statistics().memory_bytes <= BUDGET
 
 
+@pytest.mark.slow
 def test_the_file_stays_bounded_and_dead_records_stay_dead(table, monkeypatch):
     """Rows learn and go back and forth many times over; sparse blocks are emptied."""
     emptied = []

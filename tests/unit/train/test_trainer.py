@@ -14,6 +14,7 @@ from torch import nn
 from berth.errors import InputError
 from berth.train import Trainer, run_processes
 from berth.train.callbacks import EventPipe
+from preloaded import programs
 
 SCRIPT = """
 import json, os, sys
@@ -64,20 +65,20 @@ def test_two_workers_and_a_server_from_a_script_train_as_the_command_does(tmp_pa
     (tmp_path / "mine.py").write_text(SCRIPT)
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
 
-    def output(*command):
+    def output(program, *words):
         done = subprocess.run(
-            [sys.executable, *command],
+            [programs() / program, *words],
             capture_output=True, text=True, timeout=900, check=False, cwd=tmp_path, env=environment,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1] if command[0] == "mine.py" else done.stdout)
+        return json.loads(done.stdout.splitlines()[-1] if program == "python" else done.stdout)
 
-    python = output("mine.py")
+    python = output("python", "mine.py")
     options = (
         "--workers 2 --servers 1 --batch 64 --steps 8 --dense-optimiser sgd --lr 0.05 --schedule cosine"
         " --eval-examples 500 --eval-every 4 --checkpoint by-command --best loss --json"
     )
-    command = output("-m", "berth", "train", "mine.py:make_model", *options.split())
+    command = output("berth", "train", "mine.py:make_model", *options.split())
     assert len({python["pid"], *python["pids"]}) == 3, "three processes, and a server"
     assert (len(python["pids"]), python["servers"]) == (2, 1)
     assert len(command["workers"]) == 2

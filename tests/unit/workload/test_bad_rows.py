@@ -176,6 +176,7 @@ def test_blank_lines_among_quoted_rows_are_skipped(tmp_path):
     assert "2 blank lines skipped" in trace.notes
 
 
+@pytest.mark.slow
 def test_lines_are_whole_wherever_a_block_ends(tmp_path, monkeypatch):
     rows = "".join(f"job{row},{row},1,60,user{row}\n" for row in range(200))
     whole = read_trace(write(tmp_path, (HEADER + rows).encode())).frame

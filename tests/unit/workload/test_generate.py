@@ -133,6 +133,7 @@ def test_larger_philly_jobs_run_longer():
     )
 
 
+@pytest.mark.slow
 def test_burstiness_is_the_squared_variation_of_the_gaps():
     for arrivals, expected in (("poisson", 1.0), ("bursty:4", 4.0), ("bursty:16", 16.0)):
         gaps = np.diff(generate(spec(jobs=200_000, arrivals=load_arrivals(arrivals))).submit_s)

@@ -59,6 +59,7 @@ def test_an_unknown_model_is_one_message(monkeypatch, capsys):
     assert "did you mean 'vgg16'" in refused(monkeypatch, capsys, "models", "vg16")
 
 
+@pytest.mark.slow
 def test_a_generated_file_reads_back_and_its_command_repeats_it(tmp_path):
     out = tmp_path / "jobs.csv"
     words = [

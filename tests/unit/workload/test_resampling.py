@@ -52,6 +52,7 @@ def test_a_seed_gives_the_same_trace_and_another_seed_another():
     assert not resampled(trace, 3).frame.equals(resampled(trace, 4).frame)
 
 
+@pytest.mark.slow
 def test_on_average_the_load_stays():
     trace = made(400)
     loads = [drawn.gpu_seconds / drawn.span_s for drawn in (resampled(trace, seed) for seed in range(200))]
@@ -77,6 +78,7 @@ def correlated(jobs: int, over: int, generator: np.random.Generator) -> np.ndarr
     return values
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", ["duration_s", "submit_s"])
 @pytest.mark.parametrize(("over", "least", "most"), [(1, 0, 4), (50, 45, 50)])
 def test_correlation_over_more_jobs_than_a_block_has_is_found_and_shorter_is_not(column, over, least, most):

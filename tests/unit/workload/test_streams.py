@@ -34,6 +34,7 @@ def draws() -> dict[tuple[str, int], np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 def test_no_two_streams_are_equal_or_correlated():
     for (_, one), (_, other) in itertools.combinations(draws().items(), 2):
         assert not np.isin(one, other).any()

@@ -114,6 +114,7 @@ def test_every_weight_gets_a_gradient(name):
     assert all(_dense(weight.grad).abs().sum() > 0 for weight in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SLOW)
 def test_a_model_learns(name):
     model = small(name)

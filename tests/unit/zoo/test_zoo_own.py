@@ -182,6 +182,7 @@ def test_what_passes_between_layers_keeps_its_shape():
     assert map_tensors("a label", torch.neg) == "a label"
 
 
+@pytest.mark.slow
 def test_the_first_tensor_of_an_output_is_what_a_default_loss_is_of():
     output = (torch.tensor([3.0, 4.0]), torch.zeros(2))
     assert default_loss(output, None) == 12.5

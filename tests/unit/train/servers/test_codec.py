@@ -24,11 +24,13 @@ def values():
     return np.concatenate([SPECIAL, scattered]).astype(np.float32).reshape(-1, 1)
 
 
+@pytest.mark.slow
 def test_bf16_rounds_as_torch_does():
     expected = torch.from_numpy(values()).bfloat16().float().numpy()
     assert (through("bf16", values()).view(np.uint32) == expected.view(np.uint32)).all()
 
 
+@pytest.mark.slow
 def test_fp16_rounds_as_numpy_does():
     with np.errstate(over="ignore"):
         expected = values().astype(np.float16).astype(np.float32)

@@ -15,6 +15,7 @@ SECRET = Secret.random()
 DIM = 8
 
 
+@pytest.mark.slow
 def test_geo_alone_with_merges_after_every_step_is_like_a_table():
     spec = TableSpec("rows", DIM, adagrad(), Initialiser())
     table = Table(DIM, optimiser=adagrad())
@@ -37,6 +38,7 @@ def test_geo_alone_with_merges_after_every_step_is_like_a_table():
         store.close()
 
 
+@pytest.mark.slow
 def test_geo_servers_hear_nothing_between_merges_and_average_what_workers_learned():
     keys = np.array([1, 2], np.uint64)
     spec = TableSpec("rows", DIM, sgd(1.0), Initialiser(scale=0.0))
@@ -115,6 +117,7 @@ def test_geo_refuses_tables_whose_rows_come_and_go():
         store.close()
 
 
+@pytest.mark.slow
 def test_geo_copies_are_fetched_again_after_a_load_and_a_day():
     with in_process_servers(1, SECRET, ServerConfig(mode="geo")) as running:
         store = connect([running[0].address], SECRET, every=100)

@@ -1,4 +1,4 @@
-"""Whose turn it is: the modes, played by hand with no sockets and no clock."""
+"""The order of requests in each mode, without sockets or a clock."""
 
 from __future__ import annotations
 
@@ -143,6 +143,7 @@ def test_one_worker_sees_its_own_pushes_at_once():
     assert (play.response(0, play.pull(0, [1])) != before).all()
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.data())
 def test_in_sync_mode_rows_do_not_depend_on_the_speed_of_workers(data):

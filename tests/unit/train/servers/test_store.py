@@ -336,6 +336,7 @@ def test_keys_announced_and_never_pulled_do_no_harm():
         store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("codec", ["fp16", "bf16"])
 def test_rows_in_half_the_bytes_learn_nearly_the_same(codec):
     table = Table(DIM, optimiser=sgd())

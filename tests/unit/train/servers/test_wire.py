@@ -168,6 +168,7 @@ def test_what_does_not_fit_the_ring_goes_through_the_socket():
     theirs.close()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(1, 3000), st.booleans()), max_size=60))
 def test_no_place_of_the_ring_is_given_out_twice(deeds):
     memory = np.zeros(8192, np.uint8)
