@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from berth.cli.main import main
+import sys
+
+INTERRUPTED = 130
+
+
+def run() -> None:
+    """Run the command line; Ctrl-C while it is loaded ends it without a traceback."""
+    try:
+        from berth.cli.main import main
+
+        main()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
+
 
 if __name__ == "__main__":
-    main()
+    run()

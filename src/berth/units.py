@@ -51,7 +51,7 @@ _TIME = _Dimension(
         "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0,
         "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "day": 86400.0, "days": 86400.0, "w": 604800.0,
     },
-    "12h, 30s or 936ns",
+    "12h, 30s or 40ms",
 )  # fmt: skip
 _SIZE = _Dimension("size", _byte_units(), "80GiB or 512MB")
 _BANDWIDTH = _Dimension("bandwidth", _bandwidth_units(), "25GB/s or 400Gbit/s")
@@ -233,4 +233,6 @@ def _digits(value: float) -> str:
     if abs(value) >= 99.95:
         return f"{value:.0f}"
     text = f"{value:.3g}"
-    return text if "e" not in text else f"{value:.12f}".rstrip("0").rstrip(".")
+    if "e" not in text:
+        return text
+    return f"{float(text):.15f}".rstrip("0").rstrip(".")

@@ -69,11 +69,15 @@ def _reasons(waiting: list[dict[str, Any]]) -> list[str]:
 def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:
     columns = ["job", "name", "user", "state", "code", "gpus", "ran", "ended"]
     rows = [_ended(row, now) for row in jobs]
-    failed = [row["cause"] if row["cause"] and row["state"] != "finished" else "" for row in jobs]
+    failed = [_cause(row) if row["cause"] and row["state"] != "finished" else "" for row in jobs]
     if rows:
         print_listing(out, columns, rows, left=4, note="cause", notes=failed)
     else:
         out.print("nothing has ended yet")
+
+
+def _cause(row: dict[str, Any]) -> str:
+    return f"{row['cause']} ({row['detail']})" if row["detail"] else str(row["cause"])
 
 
 def _ended(row: dict[str, Any], now: float) -> list[str | Text]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -129,6 +130,7 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str], client: C
     elif {"examples", "throughput", "budget"} & options.keys():
         given = _of_goal(command, options, client)
     elif command:
+        _check_is_command(command)
         given = {"run": command, "name": os.path.basename(command[-1 if len(command) == 1 else 0])[:200]}
         options.setdefault("cwd", os.getcwd())
     else:
@@ -151,6 +153,17 @@ def _refuse_goal(options: dict[str, Any]) -> None:
             f"{' and '.join(given)}: for a goal, and a plan or a file says this itself",
             hint="leave it out (`work: 2B examples` in a job's file is how much there is to do), or give a model "
             "and a goal: berth submit --model ctrdnn --examples 2B --deadline 6h",
+        )
+
+
+def _check_is_command(command: list[str]) -> None:
+    """Refuse one word that is a file and can't be executed: it is meant as a job."""
+    path = command[0]
+    if len(command) == 1 and os.path.isfile(path) and not os.access(path, os.X_OK) and not shutil.which(path):
+        raise InputError(
+            "is not a command that can be run",
+            where=path,
+            hint="the name of a job file ends in .yaml; to run a script, name its interpreter: -- python FILE",
         )
 
 

@@ -57,13 +57,13 @@ def up(
     """Start the controller, which accepts, schedules and runs jobs. Running jobs survive it."""
     from berth.live.server import Options, Server
     from berth.live.spec import Bounds
+    from berth.native.cache import package_folder
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     folder = state_folder(state)
     check_folder(str(folder), option="--state")
-    typer.echo(
-        f"state: {folder}\npreparing (the first start compiles the scheduler: about a minute)", err=True
-    )
+    first = "" if package_folder().exists() else " (the first start compiles the scheduler: about a minute)"
+    typer.echo(f"state: {folder}\npreparing{first}", err=True)
     bounds = Bounds(user_priority, seconds(user_grace), user_restarts)
     shared = Path(work).expanduser().resolve() if work else None
     server = Server(Options(folder, cluster, backend, policy, host, port, shared, adopt, bounds))

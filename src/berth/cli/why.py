@@ -152,7 +152,7 @@ def _event(event: dict[str, Any]) -> str:
         parts.append(f"by {', '.join(event['by'][:3])}")
     if "codes" in event:
         parts.append(_code(event))
-    parts += [word for word in ("stopped", "done", "lost") if event.get(word)]
+    parts += [word for word in ("stopped", "done", "lost") if event.get(word) and word not in parts]
     if "priority" in event:
         parts.append(str(event["priority"]))
     return "; ".join(parts)

@@ -70,6 +70,14 @@ def _is_free(state: ControllerState, tier: int, need: Need) -> bool:
     return bool((free >= np.array(need)).all(axis=1).any())
 
 
+_NOW_ON = "could start now on"
+
+
+def without_comparison(blocker: str) -> str:
+    """Return a blocker without the sentence of `instead`."""
+    return "; ".join(part for part in blocker.split("; ") if not part.startswith(_NOW_ON))
+
+
 def instead(
     alternatives: Sequence[Alternative],
     waits_for: str | None,
@@ -85,7 +93,7 @@ def instead(
     if not others:
         return None
     best = min(others, key=lambda one: one.run_now_s or 0.0)
-    text = f"could start now on {best.devices}"
+    text = f"{_NOW_ON} {best.devices}"
     target = next((one for one in alternatives if one.name == waits_for), None)
     if start is None or end is None or target is None or best.run_now_s is None:
         return text

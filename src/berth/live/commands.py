@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth.errors import InputError, UnknownNameError
+from berth.live import views
 from berth.live.demand import bind_requested, device_types_of, fits, nearest_tier_of, sensitivity_key
 from berth.live.job import Job
 from berth.live.records import DRAINED, Record
@@ -44,7 +45,9 @@ def submit(spec: JobSpec, user: str, job: str | None = None) -> Command:
         if job is not None and (known := _known(state, store, job)) is not None:
             if spec_from_dict(known["spec"]).to_dict() != body["spec"] or known["user"] != user:
                 raise ConflictError(f"job {job} already exists with a different spec")
-            return Answer((), {"job": job, "state": known["state"], "new": False})
+            active = state.jobs.get(job)
+            shown = known["state"] if active is None else views.state_of(state, active)
+            return Answer((), {"job": job, "state": shown, "new": False})
         check_fits(state, spec)
         name = job or _next_id(state, store)
         record = Record(now, "submitted", name, body)
@@ -82,10 +85,13 @@ def check_fits(state: ControllerState, spec: JobSpec) -> None:
         if tier not in state.setup.tiers:
             raise UnknownNameError(f"tier in {cluster.name}", tier, state.setup.tiers)
     if nearest_tier_of(state.setup, spec) is None:
-        largest = max(cluster.count_of(kind) for kind in device_types_of(state.setup, spec))
+        suitable = device_types_of(state.setup, spec)
+        have = ", ".join(f"{cluster.count_of(kind)} {kinds[kind]}" for kind in suitable)
+        others = [name for kind, name in enumerate(kinds) if kind not in suitable]
+        more = f"; {' and '.join(others)} only with --device" if others and not spec.kind else ""
         raise ConflictError(
-            f"{spec.gpus} devices are asked for, and {cluster.name} has at most {largest} of one type",
-            hint="a gang's devices are all of one type",
+            f"{spec.gpus} devices are asked for, and {cluster.name} has at most {have}",
+            hint=f"a gang's devices are all of one type{more}",
         )
     if not fits(state.setup, spec):
         wanted = format_count(spec.gpus, "device")

@@ -159,13 +159,24 @@ class Folder:
 
     def log(self, rank: int) -> Path:
         """Return the path of the output of a member."""
-        name = f"rank-{int(rank)}.log"
-        return (self._ended if self._ended.exists() else self.path) / name
+        return self._kept / f"rank-{int(rank)}.log"
+
+    def processes(self) -> int | None:
+        """Return how many processes it has; None if its launch is not known."""
+        try:
+            return len(json.loads((self._kept / "launch.json").read_text())["members"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    @property
+    def _kept(self) -> Path:
+        return self._ended if self._ended.exists() else self.path
 
 
 def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
     """Return the end of a gang, from the ends of its parts; a part without exit codes counts as not successful."""
     codes = {int(rank): int(code) for end in ends for rank, code in end["codes"].items()}
+    cause, times = _first_cause(ends), [float(end["time"]) for end in ends if "time" in end]
     if not any(codes.values()) and not all(end["codes"] for end in ends):
         codes = {}
     return AttemptStatus(
@@ -175,8 +186,16 @@ def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
         stopped=any(end.get("stopped") for end in ends),
         done=any(end.get("done") for end in ends),
         lost=not codes or any(end.get("lost") for end in ends),
-        cause=_first_cause(ends),
+        cause=cause,
+        detail=_detail(ends, cause),
+        ended=max(times) if len(times) == len(ends) else None,
     )
+
+
+def _detail(ends: list[dict[str, Any]], cause: Cause | None) -> str:
+    """Return what the parts that ended for this cause say about it."""
+    said = (str(end["error"]) for end in ends if end.get("error") and end.get("cause") == cause)
+    return next(said, "")
 
 
 def _first_cause(ends: list[dict[str, Any]]) -> Cause | None:

@@ -112,13 +112,14 @@ class JobTrack:
             if kind == "started":
                 attempt.began_at = time
             else:
-                attempt.ended_at, attempt.end = time, body
+                attempt.ended_at, attempt.end = body.get("ended", time), body
 
 
 class Cause(StrEnum):
     """Why an attempt ended or can't start, as the journal has it. A value that is not known is shown as it is."""
 
     EXIT = "exit"
+    COMMAND = "command-error"
     SIGNAL = "signal"
     MEMORY = "out-of-memory"
     STOPPED = "stopped"
@@ -137,6 +138,7 @@ class Cause(StrEnum):
 
 _SENTENCES: dict[str, str] = {
     Cause.EXIT: "its command exited with an error",
+    Cause.COMMAND: "its command can't be started",
     Cause.SIGNAL: "a process of it was killed by a signal",
     Cause.MEMORY: "it used more memory than it may",
     Cause.STOPPED: "berth stopped it",

@@ -19,9 +19,11 @@ from berth.live.lifecycle import QUEUED
 from berth.live.state import ControllerState
 from berth.schedule.reasons import ReasonCode
 from berth.units import format_count, format_wait
+from berth.workload.binding import BoundShape
 
 IN_TIME, SPARE, FITS = "ends-in-time", "uses-spare-devices", "fits-sooner"
 LISTED = 10  # a row lists this many overtakers, and counts the others
+RUNNING_FIELDS = ("expected_start", "expected_end", "overdue_s")  # the others are about waiting
 NAMED = 2  # a sentence names this many of each kind
 _PASSES = {  # by how, and whether there are several
     (IN_TIME, False): "overtaken by {}: backfill, it ends before this job can start",
@@ -155,9 +157,13 @@ def never(played: ControllerState, job: Job, expected: Forecast) -> str:
 
 def _too_few(need: Need) -> str:
     have = f"the machines in service have {need.in_service} within one {need.tier}"
+    wanted = format_count(need.gpus, "device")
+    if need.alternatives:
+        wanted = " or ".join(dict.fromkeys(one.devices for one in need.alternatives))
+        have = f"the machines in service never have that within one {need.tier}"
     shown = ", ".join(need.closed[:NAMED]) + (" ..." if len(need.closed) > NAMED else "")
     closed = f"; out of service: {shown}" if need.closed else ""
-    return f"needs {format_count(need.gpus, 'device')}, and {have}{closed}"
+    return f"needs {wanted}, and {have}{closed}"
 
 
 def needs_of(state: ControllerState, jobs: Sequence[Job]) -> dict[str, Need]:
@@ -176,7 +182,9 @@ def needs_of(state: ControllerState, jobs: Sequence[Job]) -> dict[str, Need]:
             size, tier = views.size_of(state, job), state.setup.tiers[asked[1]]
             shape = state.shape_at(job)
             name = None if shape is None else shape.shape.name
-            needs[job.id] = Need(size, free, size, tier, closed, alternatives=alternatives, shape=name)
+            fits = any(_in_service(state, one) for one in state.shapes_of(job))
+            most = size if fits else 0
+            needs[job.id] = Need(size, free, most, tier, closed, alternatives=alternatives, shape=name)
             continue
         needs[job.id] = Need(job.spec.gpus, free, most, state.setup.tiers[asked[1]], closed)
         near = _tier_waited_for(state, job)
@@ -187,6 +195,15 @@ def needs_of(state: ControllerState, jobs: Sequence[Job]) -> dict[str, Need]:
                 needs[job.id], near=state.setup.tiers[near], near_free=capacity[wanted][2]
             )
     return needs
+
+
+def _in_service(state: ControllerState, one: BoundShape) -> bool:
+    """Return whether a group of the farthest tier allowed has enough devices in service, of every type."""
+    hosts = state.world.hosts[state.world.hosts["down"] == 0]
+    groups = hosts["group"][:, one.widest_tier]
+    devices = np.zeros((int(groups.max(initial=0)) + 1, len(one.need)), int)
+    np.add.at(devices, (groups, hosts["device_type"]), hosts["size"])
+    return bool((devices >= np.array(one.need)).all(axis=1).any())
 
 
 def _tier_waited_for(state: ControllerState, job: Job) -> int:

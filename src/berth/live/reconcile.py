@@ -97,6 +97,9 @@ def _attempt(
             cause, detail = Cause.NODE_LOST, gone  # the reason for stopping it
         if cause is not None:
             body |= {"cause": cause.value} | ({"detail": detail} if detail else {})
+        if seen.ended is not None:  # the clock of its machine may be wrong
+            began = attempt.since if attempt.began is None else attempt.began
+            body["ended"] = min(now, max(began, seen.ended))
         return Record(now, "exited", attempt.job, body)
     if seen.state == "running" and attempt.began is None:
         return Record(now, "started", attempt.job, {"token": attempt.token})

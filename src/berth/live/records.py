@@ -12,6 +12,7 @@ are refused. Versions:
 3. `opened` has an epoch, which is part of the tokens of the attempts that follow
 4. `external` was called `foreign` before
 5. a submission may have alternatives and plans; a start then has the name of its shape, and its seats their parts
+6. an exit may have the time at which the processes ended; a job whose command can't be started is not retried
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 from berth.errors import InputError
 from berth.live.profiles import journalled_numbers
 
-VERSION = 5
+VERSION = 6
 _RENAMED = {"foreign": "external"}  # before version 4
 DECISIONS = ("start", "evict", "move")
 # why a machine takes no jobs: it is lost, it was drained in berth, or the engine has closed it

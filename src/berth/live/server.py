@@ -57,11 +57,13 @@ class Server:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._socket = listen(options.host, options.port)
         with ExitStack() as undo:
-            undo.callback(self._socket.close)
-            self.store = Store(options.state, adopt=options.adopt)
+            self.store = Store(
+                options.state, adopt=options.adopt
+            )  # first: another controller has it, and the port
             undo.callback(self.store.close)
+            self._socket = listen(options.host, options.port)
+            undo.callback(self._socket.close)
             self.work = work_folder(self.store, options.work)
             self.store.keep_ids_in(self.work)
             setup, self.backend = self._prepare()

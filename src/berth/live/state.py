@@ -22,6 +22,7 @@ from berth.live.lifecycle import (
     RUNNING,
     STOPPING,
     WAITS,
+    Cause,
     StopReason,
     transition,
 )
@@ -196,7 +197,8 @@ class ControllerState(ScheduledJobs):
         """End an attempt.
 
         `codes` of its processes; none: unknown. `stopped`: berth stopped them. `done`: the job reported that it has
-        finished, whatever else happened. `lost`: not the fault of the job.
+        finished, whatever else happened. `lost`: not the fault of the job. `ended`: when they did, which may be
+        long before this record.
         """
         attempt = self.attempts[record.body["token"]]
         job = self.jobs[attempt.job]
@@ -204,23 +206,23 @@ class ControllerState(ScheduledJobs):
         fine = bool(record.body.get("done")) or (
             bool(codes) and not any(codes) and not record.body.get("stopped", False)
         )
-        holds_place = job.token == attempt.token
+        holds_place, ended = job.token == attempt.token, float(record.body.get("ended", self.now))
         job.code = record.body.get("code")
         if job.code is None and codes:
             job.code = next((code for code in codes if code), 0)
         job.cause, job.detail = record.body.get("cause"), record.body.get("detail", "")
         if attempt.began is not None or codes:
-            job.ran_s += self.now - (attempt.since if attempt.began is None else attempt.began)
+            job.ran_s += ended - (attempt.since if attempt.began is None else attempt.began)
         self._ended(attempt)
         if job.ends_as is not None:
             if holds_place:
                 _kernels.finish(self.native_world, job.row, self.now)
                 self._drop_place(job)
         elif fine:
-            self._finished(job)
+            self._finished(job, ended)
         elif holds_place:
             self._failed(job, counts=not record.body.get("lost", False))
-        self._settle(job)
+        self._settle(job, ended)
 
     def _ended(self, attempt: Attempt) -> None:
         del self.attempts[attempt.token]
@@ -234,7 +236,7 @@ class ControllerState(ScheduledJobs):
             self.vacate(job, "finished")
         job.token = None
 
-    def _finished(self, job: Job) -> None:
+    def _finished(self, job: Job, ended: float) -> None:
         if job.state == PLACED:
             _kernels.finish(self.native_world, job.row, self.now)
             self._drop_place(job)
@@ -242,13 +244,14 @@ class ControllerState(ScheduledJobs):
             _kernels.withdraw(self.native_world, job.row)
         job.ends_as = FINISHED
         ran_s = self.now - (job.first_start if job.first_start is not None else self.now)
-        self.durations[job.spec.name] = max(1.0, float(self.world.jobs[job.row]["ran_s"]) or ran_s)
+        held_s = float(self.world.jobs[job.row]["ran_s"]) or ran_s
+        self.durations[job.spec.name] = max(1.0, held_s - (self.now - ended))
 
     def _failed(self, job: Job, *, counts: bool) -> None:
         """Delay a job whose attempt failed, or end it if it has no restarts left."""
         job.token = None
         job.failures += counts
-        if job.failures > job.spec.restarts:
+        if job.failures > job.spec.restarts or job.cause == Cause.COMMAND:
             _kernels.finish(self.native_world, job.row, self.now)
             job.ends_as = FAILED
             return
@@ -263,14 +266,14 @@ class ControllerState(ScheduledJobs):
         transition(job, "ready", since=self.now)
         self.join(self.native_world, self.hooks, job.row, self.now)
 
-    def _settle(self, job: Job) -> None:
-        """End a job that will not run again, once its last attempt has ended."""
+    def _settle(self, job: Job, ended: float | None = None) -> None:
+        """End a job that will not run again, once its last attempt has ended; `ended`: when it has, if not now."""
         if job.ends_as is None:
             return
         self.delayed.discard(job.id)
         if job.alive:
             return
-        job.state, job.ended = job.ends_as, self.now
+        job.state, job.ended = job.ends_as, self.now if ended is None else ended
         self.rows[job.row] = None
         self.forget_shapes(job)
         del self.jobs[job.id]

@@ -37,9 +37,9 @@ def state_of(state: ControllerState, job: Job) -> str:
     return {WAITS: "starting", LAUNCHING: "starting", RUNNING: "running"}[state.attempts[job.token].state]
 
 
-def job_row(state: ControllerState, job: Job, *, details: bool = True) -> dict[str, Any]:
+def job_row(state: ControllerState, job: Job, now: float, *, details: bool = True) -> dict[str, Any]:
     """Return a job as a row of a list."""
-    return job_facts(state, job) | {"spec": spec_row(job.spec, details=details)}
+    return job_facts(state, job, now) | {"spec": spec_row(job.spec, details=details)}
 
 
 def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
@@ -48,7 +48,17 @@ def spec_row(spec: JobSpec, *, details: bool) -> dict[str, Any]:
     return {name: value for name, value in spec.to_dict().items() if name not in hidden}
 
 
-def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
+def remaining_s(state: ControllerState, job: Job, now: float) -> float:
+    """Return how long a job is expected to work yet at the speed of its nearest place, as of now."""
+    record = state.world.jobs[job.row]
+    left_s = float(record["estimated_remaining_s"])
+    if job.token is None:
+        return left_s
+    since = max(float(record["updated_s"]), float(record["restored_at_s"]))
+    return max(0.0, left_s - max(0.0, now - since) * float(record["speed"]))
+
+
+def job_facts(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
     """Return a row without its spec, which does not change and needs no lock."""
     row = {name: getattr(job, name) for name in _JOB_FIELDS}
     row |= {name: getattr(job.spec, name) for name in _SPEC_DEFAULTS}
@@ -57,7 +67,7 @@ def job_facts(state: ControllerState, job: Job) -> dict[str, Any]:
     row |= {
         "state": state_of(state, job),
         "since": job.since,
-        "remaining_s": float(state.world.jobs[job.row]["estimated_remaining_s"]),
+        "remaining_s": remaining_s(state, job, now),
         "last_end": last_end(job),
     }
     if job.token is not None:

@@ -130,9 +130,13 @@ def _faster_than_asked(plan: Plan, found: Sequence[Candidate]) -> Iterator[str]:
         f"; least per hour: {device_mix(least)}, {format_usd_per_hour(least.usd_per_hour)}" if least else ""
     )
     yield (
-        f"It is {plan.throughput / wanted:.2g} times as fast as asked, because the whole training costs less that "
+        f"It is {_times(plan.throughput / wanted)} times as fast as asked, because the whole training costs less that "
         f"way{hourly}."
     )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:,.0f}"
 
 
 def _throughput(plan: Plan, least_usd: float) -> str:

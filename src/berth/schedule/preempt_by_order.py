@@ -37,13 +37,13 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     running jobs that nothing threatens.
     """
     jobs, waiting, state = world.jobs, world.waiting, world.state[0]
-    ranked = long_running(world, rank_threatened(world, hooks, now), now)
+    ranked, wake = long_running(world, rank_threatened(world, hooks, now), now)
     total = len(ranked)
     # ranked[offered:] have returned their devices; ranked[settled:] have not taken them again yet
     offered, settled = total, total
     evicted = np.empty(total, np.int64)
     count = 0
-    wake, i = math.inf, state.queue_start
+    i = state.queue_start
     level, considered = i, i  # rows of the same priority begin at `level`
     state.search_epoch += 1
     begin_choices(world, now)
@@ -143,14 +143,26 @@ def rank_threatened(world: World, hooks: Hooks, now: float) -> Array:
 
 
 @kernel
-def long_running(world: World, rows: Array, now: float) -> Array:
-    """Those of the rows, in order, that can be preempted and that this pass has not just started."""
-    count = 0
+def long_running(world: World, rows: Array, now: float) -> tuple[Array, float]:
+    """Those of the rows, in order, that may be evicted now, and when the next of the others may.
+
+    Not what this pass has just started, nor jobs that have not worked for `min_run_s` yet, unless a job of a higher
+    priority waits.
+    """
+    jobs, min_run_s = world.jobs, world.rules[0].min_run_s
+    priority = jobs[world.waiting[world.state[0].queue_start]].priority
+    count, wake = 0, math.inf
     for row in rows:
-        if world.jobs[row].started_s < now and world.jobs[row].preemptible:
-            rows[count] = row
-            count += 1
-    return rows[:count]
+        job = jobs[row]
+        if not job.preemptible or job.started_s >= now:
+            continue
+        until_s = max(job.started_s, job.restored_at_s) + min_run_s
+        if min_run_s > 0.0 and until_s > now and job.priority >= priority:
+            wake = min(wake, until_s)
+            continue
+        rows[count] = row
+        count += 1
+    return rows[:count], wake
 
 
 @inlined

@@ -57,6 +57,7 @@ class PreemptByOrder(_Checked):
     """At every event the jobs that go first run; a job that no longer fits is evicted."""
 
     period_s: float = 0.0  # > 0: only this often
+    min_run_s: float = 0.0  # no job is evicted before it has worked this long, except for a higher priority
     monotone_order: bool = False  # a promise: a running job's order gets worse only when `wake` says so
 
 
@@ -186,7 +187,7 @@ def rules_record(rules: Rules, eviction_s: float, eviction_large_s: float) -> Ar
         "monotone_order": by_order.monotone_order if by_order else False,
         "period_s": by_order.period_s if by_order else 0.0,
         "gain_margin": by_gain.margin,
-        "min_run_s": by_gain.min_run_s,
+        "min_run_s": by_order.min_run_s if by_order else by_gain.min_run_s,
         "eviction_interval_s": by_gain.eviction_interval_s,
         "victims_by_order": by_gain.victims_by_order,
         "relax_locality": rules.relax_locality,

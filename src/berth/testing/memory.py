@@ -8,7 +8,7 @@ missing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from berth.clock import Clock
@@ -191,7 +191,8 @@ class MemoryBackend:
             work.finished += 1
         elif seen.codes and life.fails and not seen.stopped:
             work.fails -= 1
-        life.seen = seen
+        ago_s = self._clock.monotonic() - at
+        life.seen = replace(seen, ended=self._clock.wall() - ago_s)
         del self._of_job[life.launch.job]
         for member in life.launch.members:
             for device in member.devices:

@@ -10,6 +10,8 @@ import time
 import pytest
 import uvicorn
 
+from berth.__main__ import run
+from berth.cli.why import _event
 from berth.clock import MachineClock
 from berth.cluster.load import load_cluster
 from berth.live.api.app import make_app
@@ -307,6 +309,30 @@ def test_wait_ends_with_the_jobs_own_code(live, fails, code):
     assert left == code
     assert err == f"{job} {'failed' if fails else 'finished'}\n"
     assert json.loads(live.berth("wait", job, "--json")[1])["code"] == code
+
+
+def test_a_job_file_of_another_name_is_not_run_as_a_command(live, tmp_path):
+    (tmp_path / "ctr.job").write_text("run: work\n")
+    for more in ([], ["--dry-run"]):
+        code, _, err = live.berth("submit", *more, "ctr.job")
+        assert code == 2
+        assert err.startswith("error: ctr.job: is not a command that can be run")
+        assert "ends in .yaml" in err
+
+
+def test_a_stopped_attempt_is_said_to_be_stopped_once():
+    event = {"codes": [143], "cause": "stopped", "stopped": True}
+    assert _event(event) == "stopped"
+
+
+def test_an_interrupt_while_the_command_line_is_loaded_prints_nothing(monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("berth.cli.main.main", interrupted)
+    with pytest.raises(SystemExit) as left:
+        run()
+    assert left.value.code == 130
 
 
 def test_resubmitting_with_the_same_id_is_a_no_op(live):

@@ -3,16 +3,26 @@
 from dataclasses import replace
 
 import pytest
+from rich.console import Console
 
+from berth.cli.queue import _print_ended
+from berth.cli.why import _ended_by
+from berth.errors import InputError
 from berth.live import commands
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
-from berth.live.backend import AttemptStatus, BackendError, Blocker
+from berth.live.backend import AttemptStatus, BackendError, Blocker, Observation
+from berth.live.backends.local import LocalBackend
 from berth.live.folder import gang_end
 from berth.live.lifecycle import Cause, sentence
+from berth.live.reconcile import observed_changes
 from berth.live.records import Record
 from berth.live.recover import apply_all
+from berth.live.server import Options, Server, listen
 from berth.live.snapshot import same
+from berth.live.spec import JobSpec
+from berth.live.store import Store
+from berth.testing.up import until
 
 ADMIN = Caller("root", "admin")
 
@@ -73,9 +83,133 @@ def test_what_a_job_ran_is_the_time_of_its_processes_without_waits_and_pauses(cr
     assert live.state_of(job) == "finished"
     (row,) = service_of(live).jobs(ADMIN, over=True, limit=10)["jobs"]
     began = [record.time for _, record in live.controller.store.job_records(job) if record.kind == "started"]
-    ended = [record.time for _, record in live.controller.store.job_records(job) if record.kind == "exited"]
+    ended = [
+        record.body["ended"]
+        for _, record in live.controller.store.job_records(job)
+        if record.kind == "exited"
+    ]
     assert row["ran_s"] == pytest.approx(sum(ended) - sum(began))
     assert row["ran_s"] < row["ended"] - row["first_start"]
+
+
+def test_an_end_without_a_controller_has_its_own_time(crank, service_of):
+    live = crank()
+    job = live.submit(gpus=1, seconds=4, name="short")
+    live.step(1, times=2)
+    live.controller.store.close()
+    live.clock.advance(100)
+    live.restart()
+    live.step()
+    service = service_of(live)
+    (row,) = service.jobs(ADMIN, over=True, limit=10)["jobs"]
+    (attempt,) = service.history(job)["attempts"]
+    assert row["ended"] == attempt["ended"] == attempt["began"] + row["ran_s"]
+    assert 3 <= row["ran_s"] <= 4
+    assert 3 <= live.state.durations["short"] <= 5
+    assert same(live.state, apply_all(None, live.controller.store.records(), trust=True))
+
+
+def test_an_end_is_not_before_its_start_and_not_after_its_discovery(crank):
+    live = crank()
+    for off_s in (-1e6, 1e6):
+        job = live.submit(gpus=1, seconds=4)
+        live.step(1, times=2)
+        (token,) = live.state.jobs[job].alive
+        began, end = live.state.attempts[token].began, AttemptStatus("ended", codes=(0,), ended=off_s)
+        seen = Observation({token: replace(end, ended=live.clock.wall() + off_s)}, live.backend.machines)
+        (record,) = observed_changes(live.state, seen, frozenset(), began + 3)
+        assert record.body["ended"] == (began if off_s < 0 else began + 3)
+        live.ask(commands.cancel(job))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ({"run": ["nosuchcmd", "--x"]}, "nosuchcmd: No such file or directory"),
+        ({"run": ["true"], "cwd": "/no/such"}, "folder /no/such: No such file or directory"),
+    ],
+)
+def test_a_command_that_cannot_be_started_says_why_and_is_not_retried(
+    crank, tmp_path, service_of, spec, said, capsys
+):
+    live = crank(backend=lambda cluster, _: LocalBackend(tmp_path, cluster))
+    job = live.submit(**spec)
+    until(lambda: live.step(0.1) or job not in live.state.jobs)
+    service = service_of(live)
+    assert (live.state_of(job), service.job(job, ADMIN)["attempts"]) == ("failed", 1)
+    whole = f"it is over: failed, its command can't be started ({said})"
+    assert service.why(job, ADMIN)["reason"]["sentence"] == whole
+    assert said in service.logs(job, ADMIN, attempt=None, rank=0, offset=0, limit=1000)[0]
+    (attempt,) = service.history(job)["attempts"]
+    assert _ended_by(attempt) == f"command-error ({said}), exit 127"
+    rows = service.jobs(ADMIN, over=True, limit=10)["jobs"]
+    _print_ended(Console(width=400), rows, rows[0]["ended"])
+    assert f"command-error ({said})" in capsys.readouterr().out
+
+
+def test_a_forecast_from_before_the_start_is_not_shown_of_a_running_job(crank, service_of):
+    live = crank()
+    names = [machine.name for machine in live.cluster.machines]
+    for name in names:
+        live.ask(commands.drain(name))
+    job, service = live.submit(gpus=1, seconds=1000), service_of(live)
+    assert "out of service" in service.why(job, ADMIN)["blocker"]
+    for name in names:
+        live.ask(commands.drain(name, back=True))
+    live.step(1, times=2)
+    (row,) = service.jobs(ADMIN, over=False, limit=10)["jobs"]
+    why = service.why(job, ADMIN)
+    assert (row["state"], why["state"]) == ("running", "running")
+    assert "blocker" not in row
+    assert "blocker" not in why
+
+
+def test_the_time_that_a_running_job_needs_yet_counts_down(crank, service_of):
+    live, service = (one := crank()), service_of(one)
+    job = live.submit(gpus=1, seconds=1000)
+    live.step(1, times=2)
+    before = service.job(job, ADMIN)["remaining_s"]
+    live.clock.advance(300)  # without a pass
+    assert service.job(job, ADMIN)["remaining_s"] == pytest.approx(before - 300)
+    assert service.reasons([job])[job]["remaining_s"] == pytest.approx(before - 300)
+
+
+def test_a_rank_that_an_attempt_does_not_have_is_refused(crank, tmp_path, service_of):
+    live = crank(backend=lambda cluster, _: LocalBackend(tmp_path, cluster))
+    job = live.submit(run=["true"], gpus=2, per="machine")
+    until(lambda: live.step(0.1) or job not in live.state.jobs)
+    service, where = service_of(live), {"attempt": None, "offset": 0, "limit": 1000}
+    assert service.logs(job, ADMIN, rank=0, **where) == ("", 0)
+    with pytest.raises(commands.MissingError, match="has no rank 1: its last is 0"):
+        service.logs(job, ADMIN, rank=1, **where)
+
+
+def test_a_job_that_is_submitted_again_is_named_by_its_state(crank):
+    live = crank()
+    job = live.submit(gpus=1, seconds=1000, job="mine")
+    live.step(1, times=2)
+    again = commands.submit(live.state.jobs[job].spec, "me", "mine")
+    assert live.ask(again) == {"job": "mine", "state": "running", "new": False}
+
+
+def test_a_gang_that_is_too_large_learns_what_there_is_of_which_type(crank):
+    live = crank(cluster="examples/clusters/small-mix.yaml")
+    too_large = live.controller.ask(commands.submit(JobSpec(run="x", gpus=11), "me"))
+    live.step()
+    with pytest.raises(commands.ConflictError) as refused:
+        too_large.result(0)
+    assert refused.value.what == "11 devices are asked for, and small-mix has at most 2 T4"
+    assert "cpu-core only with --device" in refused.value.hint
+
+
+def test_a_second_controller_of_a_state_is_refused_as_such_even_if_it_wants_the_same_port(tmp_path):
+    store, sock = Store(tmp_path / "state"), listen("127.0.0.1", 0)
+    try:
+        with pytest.raises(InputError, match="another controller"):
+            Server(Options(tmp_path / "state", "1x1x2", port=sock.getsockname()[1]))
+    finally:
+        sock.close()
+        store.close()
 
 
 def places(live, job: str) -> list[str]:

@@ -7,6 +7,8 @@ import re
 import pytest
 
 from berth.live import commands, forecast, snapshot, views
+from berth.live.api.service import Service
+from berth.live.api.tokens import Caller, Tokens
 from berth.live.decisions import replay_pass
 from berth.live.history import Setups, history
 from berth.live.outlook import Outlook
@@ -183,11 +185,27 @@ def test_the_queue_says_what_the_alternatives_would_give(live):
         r"needs 4 T4 \+ 9 cpu-core; starts in .*; could start now on 10 cpu-core, would end \d+h.* later than waiting",
         text,
     ), text
+    page = Service(live.controller, Tokens(live.folder), live.folder).why(job, Caller("me", "admin"))
+    assert page["reason"]["sentence"].count("could start now on 10 cpu-core") == 1
+    assert page["blocker"].startswith("needs 4 T4 + 9 cpu-core; starts in ")
+    assert "could start now" not in page["blocker"]  # one fact, one figure
     why = views.why(live.state, live.state.jobs[job], now)
     assert [one["name"] for one in why["alternatives"]] == ["slow", "fast"]
     assert [one["fits_now"] for one in why["alternatives"]] == ["rack", None]
-    row = views.job_facts(live.state, live.state.jobs[job])
+    row = views.job_facts(live.state, live.state.jobs[job], live.controller.now())
     assert (row["shape"], row["gpus"]) == ("fast", 13)
+
+
+def test_a_job_with_parts_names_which_machines_are_out_of_service(live):
+    gpus = [machine.name for machine in live.cluster.machines[:2]]
+    for name in gpus:
+        live.ask(commands.drain(name))
+    job = offer(live, FAST)
+    live.step(1)
+    now = live.controller.now()
+    text = Outlook(snapshot.copy_of(live.state), now, pending=False, events=100).sentence(job, now)
+    never = "needs 4 T4 + 9 cpu-core, and the machines in service never have that within one network"
+    assert text == f"{never}; out of service: {', '.join(gpus)}"
 
 
 def test_a_dry_run_names_the_shape(live):

@@ -71,7 +71,7 @@ def test_a_gang_runs_when_all_its_parts_do(gang):
     gang.write("part-0.ended", ENDED)
     assert gang.at(AT) == AttemptStatus("running")
     gang.write("part-1.ended", ENDED | {"codes": {"1": 0}})
-    assert gang.at(AT) == AttemptStatus("ended", codes=(0, 0), code=0)
+    assert gang.at(AT) == AttemptStatus("ended", codes=(0, 0), code=0, ended=AT)
 
 
 def test_a_job_that_is_still_held_is_released(gang):
@@ -158,7 +158,7 @@ def test_a_job_that_another_user_stopped_did_not_fail(gang):
     assert (seen.cause, seen.detail) == (Cause.CANCELLED, "Slurm's job 11 on n1: CANCELLED")
     gang.write("stop")
     assert gang.at(AT) == AttemptStatus(
-        "ended", codes=(143, 143), code=143, stopped=True, cause=Cause.STOPPED
+        "ended", codes=(143, 143), code=143, stopped=True, cause=Cause.STOPPED, ended=AT
     )
 
 

@@ -66,3 +66,29 @@ def test_a_job_that_outlives_its_estimate_gives_way():
     assert 60 < evicted[0][0] < 3600
     ends = dict(log.filter(log["event"] == "finished").select("job", "time_s").rows())
     assert ends["j1"] < 5000 < ends["j0"]
+
+
+def starts(policy, rows, **setting):
+    """(time, job) of every start on one device, jobs with a known duration."""
+    given = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, log=True, **setting)
+    events = event_frame(simulate(jobs(rows), cluster([1]), load_policy(policy), given))
+    started = events.filter(pl.col("event") == "started")
+    return list(zip(started["time_s"].to_list(), started["job"].to_list(), strict=True))
+
+
+LONG, SHORT, URGENT = (0, 1, 1000), (10, 1, 100), (10, 1, 100, None, None, 5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "later", "at"),
+    [
+        ("berth", SHORT, 10.0),
+        ("berth:min_run=5m", SHORT, 300.0),
+        ("berth:min_run=5m", URGENT, 10.0),
+        ("berth:keep=9", SHORT, 10.0),
+        ("berth:keep=11", SHORT, 1000.0),
+    ],
+)
+def test_how_long_a_running_job_is_left_alone(policy, later, at):
+    found = starts(policy, [LONG, later])
+    assert found[1][0] == pytest.approx(at)

@@ -15,6 +15,7 @@ from berth.cluster.model import Cluster
 from berth.cluster.serialize import cluster_to_dict
 from berth.errors import InputError, UnknownNameError
 from berth.live import forecast, outlook, snapshot, views
+from berth.live.alternatives import without_comparison
 from berth.live.api.events import Events
 from berth.live.api.metrics import metrics_text
 from berth.live.api.tokens import Caller, LoginCodes, Tokens
@@ -25,13 +26,13 @@ from berth.live.folder import Folder
 from berth.live.forecast import Forecast, cluster_of_free, free_over_time
 from berth.live.history import Setups, history
 from berth.live.job import Job
-from berth.live.lifecycle import FINISHED, sentence
+from berth.live.lifecycle import FINISHED, QUEUED, sentence
 from berth.live.offer import sent_offer
-from berth.live.outlook import Outlook
+from berth.live.outlook import RUNNING_FIELDS, Outlook
 from berth.live.spec import Bounds, DeniedError, JobSpec
 from berth.live.state import ControllerState
 from berth.schedule.policies.registry import load_policy
-from berth.schedule.reasons import Reason
+from berth.schedule.reasons import CODES, Reason, ReasonCode
 from berth.units import format_count
 from berth.workload.binding import bind, run_s
 from berth.workload.shapes import Offer, Shape
@@ -111,7 +112,7 @@ class Service:
             waiting = views.queue(state)
             queued = {job.id for job in waiting}
             listed = [*waiting, *(job for job in state.jobs.values() if job.id not in queued)][:limit]
-            facts, specs = [views.job_facts(state, job) for job in listed], [job.spec for job in listed]
+            facts, specs = [views.job_facts(state, job, now) for job in listed], [job.spec for job in listed]
             reasons = self._reasons(listed, now)
             counts = {"waiting": len(waiting), "total": len(state.jobs)}
             warnings = self._warnings()
@@ -121,7 +122,7 @@ class Service:
             | {"spec": views.spec_row(spec, details=caller.may_touch(row["user"]))}
             | {"reason": views.reason_row(reason)}
             | ({"position": place} if place <= len(waiting) else {})
-            | _expected(estimates, row["id"], now, held_up=held_up)
+            | _expected(estimates, row["id"], now, held_up=held_up, waits=place <= len(waiting))
             for place, (row, spec, (reason, held_up)) in enumerate(zip(facts, specs, reasons, strict=True), 1)
         ]
         return {"jobs": rows, **counts, "warnings": warnings}
@@ -139,10 +140,10 @@ class Service:
             state, now = self._state, self.controller.now()
             jobs = [state.jobs[name] for name in names if name in state.jobs]
             reasons = self._reasons(jobs, now)
-            remaining_s = [float(state.world.jobs[job.row]["estimated_remaining_s"]) for job in jobs]
+            remaining_s = [views.remaining_s(state, job, now) for job in jobs]
         return {
             job.id: {"reason": views.reason_row(reason), "remaining_s": remaining}
-            | _expected(estimates, job.id, now, held_up=held_up)
+            | _expected(estimates, job.id, now, held_up=held_up, waits=job.state == QUEUED)
             for job, (reason, held_up), remaining in zip(jobs, reasons, remaining_s, strict=True)
         }
 
@@ -217,7 +218,8 @@ class Service:
         with self.controller.lock:
             job = self._state.jobs.get(name)
             if job is not None:
-                return views.job_row(self._state, job, details=caller.may_touch(job.user))
+                now, own = self.controller.now(), caller.may_touch(job.user)
+                return views.job_row(self._state, job, now, details=own)
         over = self.controller.store.ended_job(name)
         assert over is not None
         return views.ended_row(over, details=caller.may_touch(over["user"]))
@@ -230,7 +232,7 @@ class Service:
             if job is not None:
                 answer = views.why(self._state, job, self.controller.now()) | {"warnings": self._warnings()}
         if job is not None:
-            return answer | self.reasons([name]).get(name, {})
+            return _said_once(answer | self.reasons([name]).get(name, {}))
         row = self.job(name, caller)
         text = f"it is over: {row['state']}"
         if row["cause"] and row["state"] != FINISHED:
@@ -262,7 +264,12 @@ class Service:
         number = attempt or int(row["attempts"])
         if number == 0:
             return "", 0
-        path = Folder(self._attempts, self.controller.store.tokens_of(name)[number - 1]).log(rank)
+        folder = Folder(self._attempts, self.controller.store.tokens_of(name)[number - 1])
+        path, processes = folder.log(rank), folder.processes()
+        if processes is not None and rank >= processes:
+            raise MissingError(
+                f"attempt {number} of job {name} has no rank {rank}: its last is {processes - 1}"
+            )
         try:
             with path.open("rb") as file:
                 if tail is not None:
@@ -406,12 +413,26 @@ def _run_s(offer: Offer, shape: Shape, cluster: Cluster) -> float:
     return run_s(offer, bound, bound.nearest_tier)
 
 
-def _expected(estimates: Outlook | None, name: str, now: float, *, held_up: bool) -> dict[str, Any]:
-    """The forecast of a job, without a blocker if the back end holds it up: then the policy does not matter."""
+def _expected(
+    estimates: Outlook | None, name: str, now: float, *, held_up: bool, waits: bool
+) -> dict[str, Any]:
+    """The forecast of a job, without a blocker if the back end holds it up: then the policy does not matter.
+
+    The forecast may be older than the start of a job that no longer waits.
+    """
     if estimates is None:
         return {"expected_start": None}
     row = estimates.row(name, now)
+    if not waits:
+        return {key: value for key, value in row.items() if key in RUNNING_FIELDS}
     return row | {"blocker": None} if held_up and "blocker" in row else row
+
+
+def _said_once(answer: dict[str, Any]) -> dict[str, Any]:
+    """Leave out of the blocker what the reason says already, with a figure of its own: another alternative fits now."""
+    if answer["reason"]["code"] != CODES[ReasonCode.WAITS_FOR_SHAPE] or not answer.get("blocker"):
+        return answer
+    return answer | {"blocker": without_comparison(answer["blocker"])}
 
 
 def _some(names: list[str], most: int = 5) -> str:

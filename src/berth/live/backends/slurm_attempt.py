@@ -192,7 +192,7 @@ class Attempt:
         maybe_by_slurm = seen.stopped or seen.lost or _ended_by_a_signal_of_slurm(seen)
         if maybe_by_slurm and not seen.done and self._undecided:
             return AttemptStatus("running")  # Slurm is about to report why
-        own = not maybe_by_slurm and seen.cause in (Cause.EXIT, Cause.MEMORY, Cause.SIGNAL)
+        own = not maybe_by_slurm and seen.cause in (Cause.EXIT, Cause.COMMAND, Cause.MEMORY, Cause.SIGNAL)
         cause, detail = (None, "") if own else self._cause
         if cause is None:
             return replace(seen, lost=seen.lost or seen.stopped)

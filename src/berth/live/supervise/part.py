@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import select
@@ -18,7 +19,22 @@ from .processes import children_of, descendants_of, prepare_child, resident_byte
 POLL_S = 0.25
 PLAN = "plan.yaml"  # the plan that the job runs, in its attempt's folder
 GATHER_S = 120.0  # for all parts of a gang to start
+# errors of a start that another start would have too
+LASTING = (
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOEXEC,
+    errno.E2BIG,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+)
 KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TMPDIR", "TZ", "LD_LIBRARY_PATH", "VIRTUAL_ENV")
+
+
+class CommandError(Exception):
+    """The command can't be started here, and another attempt would not change that."""
 
 
 class Part:
@@ -52,12 +68,12 @@ class Part:
             try:
                 self._start()
                 self._watch()
+            except CommandError as error:
+                outcome["error"] = str(error)
+                self._could_not_start("command-error", str(error))
             except OSError as error:
                 outcome["error"] = str(error)
-                self.codes.setdefault(self.members[0]["rank"], 127)
-                self.code = 127
-                self.cause = "exit"
-                self._fail()
+                self._could_not_start("exit", str(error))
             stopped = self._cut_short()
             if stopped:
                 self.cause = self.cause or "stopped"
@@ -81,6 +97,13 @@ class Part:
             "time": time.time(),
         }
         self._write("ended", outcome)
+
+    def _could_not_start(self, cause: str, why: str) -> None:
+        rank = self.members[0]["rank"]
+        self._say(rank, f"berth: the command can't be started: {why}")
+        self.codes.setdefault(rank, 127)
+        self.code, self.cause = 127, cause
+        self._fail()
 
     def keep(self, child: int) -> None:
         """Wait for the process that runs the part; if it is killed, kill all that it has left."""
@@ -143,17 +166,24 @@ class Part:
         self._write("running", {"pids": pids, "time": time.time()})
 
     def _spawn(self, member: dict[str, Any], first: dict[str, Any]) -> subprocess.Popen[bytes]:
+        cwd = self.launch["cwd"] or None
         with (self.folder / f"rank-{member['rank']}.log").open("ab") as log:
-            return subprocess.Popen(
-                self.launch["argv"],
-                env=self._environment(member, first),
-                cwd=self.launch["cwd"] or None,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                preexec_fn=prepare_child,  # noqa: PLW1509 - this process has one thread
-            )
+            try:
+                return subprocess.Popen(
+                    self.launch["argv"],
+                    env=self._environment(member, first),
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=prepare_child,  # noqa: PLW1509 - this process has one thread
+                )
+            except OSError as error:
+                if error.errno not in LASTING:
+                    raise
+                what = f"folder {cwd}" if error.filename == cwd else self.launch["argv"][0]
+                raise CommandError(f"{what}: {error.strerror}") from None
 
     def _environment(self, member: dict[str, Any], first: dict[str, Any]) -> dict[str, str]:
         """Return the variables of torchrun and of berth, and none of this process but a few."""

@@ -49,7 +49,7 @@ export function jobPage(app, root, id) {
     document.title = `${row.name || row.id} – berth`;
     pill.textContent = state;
     pill.dataset.state = state;
-    sub.textContent = `${row.user ? `${row.user}, ` : ""}${plural(row.gpus, "GPU")}${row.priority ? `, priority ${row.priority}` : ""}`;
+    sub.textContent = `${row.user ? `${row.user}, ` : ""}${plural(row.gpus, "device")}${row.priority ? `, priority ${row.priority}` : ""}`;
     reason.textContent = now ? (why ? sentence(why, app.time, row) : "") : `This is the job at ${moment(then, app.live)}.`;
     facts.replaceChildren(...factsOf(app, row, why, now).flatMap(([name, value]) => [el("div", {}, el("dt", {text: name}), el("dd", {text: value}))]));
     actions(row);
@@ -152,8 +152,16 @@ function factsOf(app, row, why, now) {
   else if (row.remaining_s) found.push(["expected to take", `${duration(row.remaining_s)} more`]);
   if (row.code !== undefined && row.code !== null) found.push(["exit code", String(row.code)]);
   if (spec.model) found.push(["model", typeof spec.model === "string" ? spec.model : spec.model.name || "inline"]);
+  if (row.shape) found.push([row.ended || !row.places ? "alternative" : "runs as", row.shape]);
+  for (const [name, devices] of alternativesOf(why, spec)) found.push([`alternative ${name}`, devices]);
   if (spec.run) found.push(["runs", Array.isArray(spec.run) ? spec.run.join(" ") : spec.run]);
   return found;
+}
+
+// The name and the devices of each alternative: as the controller has them, else as they were submitted.
+function alternativesOf(why, spec) {
+  if (why?.alternatives) return why.alternatives.map((one) => [one.name, `${one.devices}, takes ${duration(one.run_s)}${one.fits_now ? `, fits now within one ${one.fits_now}` : ""}`]);
+  return (spec.alternatives || []).map((one) => [one.name, (one.parts || []).flatMap((part) => Object.entries(part.devices || {})).map(([device, n]) => `${n} ${device}`).join(" + ")]);
 }
 
 function attemptsTable(app, row, attempts) {

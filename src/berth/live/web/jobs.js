@@ -38,12 +38,12 @@ export function jobs(app, root) {
 }
 
 const COLUMNS = {
-  waiting: ["#", "job", "user", "GPUs", "why", "waits", "runs for", "starts"],
-  running: ["", "job", "user", "GPUs", "where", "runs", "within one", "evicted"],
-  over: ["", "job", "user", "GPUs", "ended", "ran", "state", "evicted"],
+  waiting: ["#", "job", "user", "devices", "why", "waits", "runs for", "starts"],
+  running: ["", "job", "user", "devices", "where", "runs", "within one", "evicted"],
+  over: ["", "job", "user", "devices", "ended", "ran", "state", "evicted"],
 };
-COLUMNS.evicted = ["", "job", "user", "GPUs", "where", "state since", "state", "evicted"];
-COLUMNS.failed = ["", "job", "user", "GPUs", "why", "ended", "exit code", "evicted"];
+COLUMNS.evicted = ["", "job", "user", "devices", "where", "state since", "state", "evicted"];
+COLUMNS.failed = ["", "job", "user", "devices", "why", "ended", "exit code", "evicted"];
 const CLASSES = ["place", "name", "user", "gpus", "why", "since", "left", "starts"];
 const [NAME, USER, GPUS, SINCE, LAST] = [1, 2, 3, 5, 7];
 const MOST_OVER = 1000, OVER = new Set(["over", "failed"]);

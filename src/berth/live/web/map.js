@@ -206,7 +206,7 @@ export class ClusterMap {
     const lines = [];
     if (job) {
       const attempt = state.attempts[job.attempt], tier = state.cluster.tiers[attempt.tier].name;
-      lines.push(el("b", {text: `${job.id}  ${job.name}`}), el("div", {text: `${job.user ? `${job.user}, ` : ""}${plural(job.gpus, "GPU")} within one ${tier}`}));
+      lines.push(el("b", {text: `${job.id}  ${job.name}`}), el("div", {text: `${job.user ? `${job.user}, ` : ""}${plural(job.gpus, "device")} within one ${tier}`}));
       if (job.evictions) lines.push(el("div", {text: `evicted ${plural(job.evictions, "time")}`}));
     } else lines.push(el("b", {text: unavailable & LOST ? "lost" : unavailable ? "takes no jobs" : "free"}));
     const rest = job && unavailable ? ` (${unavailable & LOST ? "lost" : "drained"})` : "";

@@ -83,6 +83,12 @@ class Berth(Policy):
     first: float = number(3250, "las: GPU-seconds at which a job leaves the first queue")
     second: float = number(7200, "las: GPU-seconds at which it leaves the second")
     aging: float = duration("7d", "service: a job that has waited this long counts as e times smaller")
+    keep: float = number(
+        1, "service: a running job counts as this many times smaller, so it is evicted less often"
+    )
+    min_run: float = duration(
+        "0s", "service: a job is not evicted sooner after its start, or after restoring"
+    )
     risk: float = number(
         0.2, "service: slowdown to reckon with for a job that can't be moved once it is spread"
     )
@@ -93,7 +99,7 @@ class Berth(Policy):
         if self.order_by == Rank.SERVICE:
             return Rules(
                 order=StaticOrder(),
-                preempt=PreemptByOrder(monotone_order=True),
+                preempt=PreemptByOrder(monotone_order=True, min_run_s=self.min_run),
                 wake_running=True,
                 relax_locality=self.share > 0,
                 migrate=Migrate(gain=self.move_up),
@@ -124,7 +130,8 @@ class Berth(Policy):
     def order(job: Job, now: float, params: Berth) -> float:
         """Least service, aged; first come, with or without head start; or the queue, after jobs that have a turn."""
         if params.order_by == Rank.SERVICE:
-            return log(expected_service_gpu_s(job)) + job.arrival_s / params.aging
+            kept = log(max(1.0, params.keep)) if job.tier >= 0 else 0.0
+            return log(expected_service_gpu_s(job)) + job.arrival_s / params.aging - kept
         if params.order_by == Rank.LAS:
             if job.attained_gpu_s + 1e-3 < job.turn_ends_gpu_s:
                 return -1.0 if job.tier >= 0 else -0.75
