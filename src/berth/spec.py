@@ -79,6 +79,18 @@ def locate(text: str, path: Sequence[int | str], *, at_key: bool = False) -> tup
     return _position(yaml.compose(text, Loader=yaml.CSafeLoader), path, at_key=at_key)
 
 
+def locate_repeated_key(text: str) -> tuple[int, int] | None:
+    """Return line and column of a key that its object has already; None if there is none, or `text` is not YAML."""
+    try:
+        yaml.load(text, Loader=_UniqueKeys)
+    except yaml.constructor.ConstructorError as error:
+        mark = error.problem_mark
+        return (mark.line + 1, mark.column + 1) if mark else None
+    except (yaml.YAMLError, ValueError):
+        return None
+    return None
+
+
 def read_text(path: str | Path) -> str:
     """Return the text of a file, or raise a SpecError."""
     path = Path(path)

@@ -98,13 +98,15 @@ def plan(
 
 
 def _comparison(solution: Solution, options: SearchOptions) -> list[Any] | None:
-    """Return the results of every method on the problem; None if it has no plan."""
+    """Return the results of every method on the problem, with the margin of its plan; None if it has no plan."""
     from berth.plan.bench import compare_methods
     from berth.plan.search.method import METHODS
 
-    if solution.outcome.plan is None:
+    plan = solution.outcome.plan
+    if plan is None:
         return None
-    results: list[Any] = compare_methods(solution.problem, options.budget, tuple(METHODS))
+    sized = solution.problem.at(plan.problem.throughput)
+    results: list[Any] = compare_methods(sized, options.budget, tuple(METHODS))
     return results
 
 

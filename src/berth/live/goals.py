@@ -24,7 +24,8 @@ from berth.plan.request import ANY_RATE, ROWS, PlanRequest
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome
 from berth.plan.shape import plan_shape
-from berth.plan.world import WorldOptions, problem_for
+from berth.plan.world import WorldOptions
+from berth.plan.world_problem import problem_for
 from berth.units import format_rate, format_seconds, format_usd
 from berth.workload.shapes import Offer, Shape, Work
 

@@ -12,7 +12,8 @@ from berth.plan.pins import apply_pins, match_type
 from berth.plan.problem import Problem, checked
 from berth.plan.problem_json import read_problem
 from berth.plan.profile.files import load_layer_profile, shipped_profiles
-from berth.plan.world import SYNC, WorldOptions, problem_for
+from berth.plan.world import SYNC, WorldOptions
+from berth.plan.world_problem import problem_for
 from berth.units import format_rate
 
 ROWS = 1e9  # of the tables of a shipped model that does not state them: a usual size in production

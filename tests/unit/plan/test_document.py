@@ -152,10 +152,11 @@ def test_an_error_in_json_that_is_not_yaml_is_reported_without_a_position(name, 
     [
         ("{", "p.json:1:2"),
         ("", "p.json:1:1"),
-        ('{"batch": 1, "batch": 2}', "p.json"),
+        ('{"batch": 1,\n\t"types": [{"name": "a", "name": "b"}]}', "p.json:2:26"),
+        ("[]", "p.json:1:1"),
         ("[" * 100_000, "p.json"),
     ],
-    ids=["half", "empty", "twice", "deep"],
+    ids=["half", "empty", "twice", "list", "deep"],
 )
 def test_invalid_json_is_refused_with_its_position(text, where):
     with pytest.raises(SpecError) as caught:
