@@ -23,7 +23,7 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,train/servers,codec routing request_queue tickets)
 
 .PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting papers profiles clean bench bench-page bench-network \
-	bench-simulate bench-policies bench-waiting bench-one-job bench-plan bench-plan-truth bench-plan-stages bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
+	bench-simulate bench-policies bench-waiting bench-one-job bench-plan bench-plan-learned bench-plan-truth bench-plan-stages bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -112,8 +112,11 @@ bench-waiting: $(VENV)/.dev ## berth's rules about places against delay scheduli
 bench-one-job: $(VENV)/.dev ## shape, place and time chosen together, against the best fixed shape per job
 	@$(BIN)/python benchmarks/one_job.py
 
-bench-plan: $(VENV)/.dev ## plans evaluated, proven and learned, against their bars
+bench-plan: $(VENV)/.dev ## plans evaluated and proven, against their bars
 	@$(BIN)/python benchmarks/plan.py
+
+bench-plan-learned: $(VENV)/.dev ## the learned searches against the optimum; hours
+	@$(BIN)/python benchmarks/bench.py plan-learned
 
 bench-plan-truth: $(VENV)/.dev ## predicted against measured steps of real trainings on this machine; writes docs/plan-truth.md
 	@$(BIN)/python benchmarks/plan_truth.py --store

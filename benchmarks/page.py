@@ -62,9 +62,15 @@ BENCHMARKS = (
         "Planning",
         "bench-plan",
         "CPU time, kernels loaded, for L layers on T types; a bar on the most is one on the slowest instance.\n"
-        "Problems are generated; those of the learned searches are the zoo's models, and the gap is to the proven\n"
-        "optimum. More: "
-        "[methods of planning compared](planning-methods.md).",
+        "Problems are generated, or the zoo's models on a cluster. More: [planning](design/planning.md).",
+    ),
+    Benchmark(
+        "plan-learned",
+        "Learned planning",
+        "bench-plan-learned",
+        "CPU time, torch and kernels loaded; the zoo's models on 2, 4 and 8 types, and the gap to the proven optimum.\n"
+        "Not part of `make bench`: it takes hours. More: [methods of planning compared](planning-methods.md).",
+        always=False,
     ),
     Benchmark(
         "simulate",

@@ -1,8 +1,7 @@
-"""`make bench-plan`: how fast plans are evaluated, proven and learned, against the bars.
+"""`make bench-plan`: how fast plans are evaluated and proven, against the bars.
 
 CPU time after kernels are loaded. A bar is met if the slowest instance meets it; rates by their median. The exit
-code is 0 if every bar is met, else 1. plan_learner.py has more figures of the learned searches and the others
-beside them.
+code is 0 if every bar is met, else 1. The learned searches are measured by plan_learned.py.
 """
 
 from __future__ import annotations
@@ -30,9 +29,9 @@ from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
 from berth.plan.warmup import load_kernels
-from berth.plan.world import WorldOptions, problem_for
+from berth.plan.world import WorldOptions
+from berth.plan.world_problem import problem_for
 from berth.testing.problems import random_problem
-from plan_learner import learned_rows
 from results import Bar, Figure, figure, finish, options, progress
 
 ZOO = ("ctrdnn", "matchnet", "2emb", "nce", "transformer", "cnn")
@@ -108,20 +107,9 @@ def frontiers(bar_s: float) -> Figure:
     return figure(PROVEN, what, "CPU-s", seconds, at_most={"most": bar_s}, note=note)
 
 
-def learning(seeds: int, processes: int) -> list[Figure]:
-    """berth-lstm against its bars; berth-rnn and the published method (one seed each) reported beside it."""
-    found: list[Figure] = []
-    for name, count in (("berth-lstm", seeds), ("berth-rnn", 1), ("reinforce-lstm", 1)):
-        progress(f"{name}, {count} seeds")
-        row = learned_rows((name,), count, processes)[0]
-        found += row.figures(held=name == "berth-lstm")
-    return found
-
-
 def main() -> int:
     parser = options(__doc__)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="of the learned searches")
     given = parser.parse_args()
     load_kernels()
     seeds = range(given.seeds)
@@ -134,7 +122,6 @@ def main() -> int:
     found.append(proofs("L=64 T=8, limits bind", 3.0, [limited(64, 8, s, 600, 5) for s in seeds], 0.01))
     found.append(proofs("L=128 T=8, limits bind", 30.0, [limited(128, 8, s, 300, 6) for s in seeds], 0.01))
     found.append(frontiers(1.0))
-    found += learning(given.seeds, given.processes)
     return finish("plan", found, given.results)
 
 

@@ -16,7 +16,8 @@ from berth.plan.bench import ROWS
 from berth.plan.problem import UNLIMITED, DevicePool, Problem, make_problem
 from berth.plan.profile.files import load_layer_profile
 from berth.plan.search.method import Budget, get_method
-from berth.plan.world import WorldOptions, problem_for
+from berth.plan.world import WorldOptions
+from berth.plan.world_problem import problem_for
 
 Floats = NDArray[np.float64]
 

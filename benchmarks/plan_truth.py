@@ -15,17 +15,24 @@ is more, that of all processes over the cores. The table says which. If the spee
 curves were measured (another virtual machine may use the same core), the run is repeated, and the one closest to it
 counts.
 
---part 2/4 runs one part of the cases and --store merges its results into the stored ones, so that a quiet machine is
-needed for a few minutes only. Held-out cases were never looked at while the prediction was developed.
+--store merges results into the stored ones, so that a quiet machine is needed for a few minutes at a time:
+
+    python benchmarks/plan_truth.py --store --curves FOLDER --minutes 7
+
+begins no training after 7 minutes, and skips those that were run with the curves of this folder; repeat it until it
+says that none is left. Every training counts, whatever comes out. Held-out cases were never looked at while the
+prediction was developed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
@@ -67,11 +74,11 @@ def main() -> int:
     parser.add_argument("--at-most", type=int, metavar="N", help="cases of each model")
     parser.add_argument("--full", action="store_true", help="every model, number of processes and batch")
     parser.add_argument("--held-out", action="store_true", help="only the cases that were held out")
-    parser.add_argument("--part", default="1/1", metavar="2/4", help="only this part of the cases")
     parser.add_argument("--missing", action="store_true", help="only the cases that are not stored")
     parser.add_argument(
         "--curves", metavar="FOLDER", help="keep curves and rates here; use those that are there"
     )
+    parser.add_argument("--minutes", type=float, default=math.inf, help="begin no training after this time")
     parser.add_argument("--repeats", type=int, default=5, help="measurements of each layer")
     parser.add_argument("--store", action="store_true", help="write docs/plan-truth.md")
     parser.add_argument(
@@ -85,7 +92,7 @@ def main() -> int:
         if given.predict_again:
             runs = [again(run, measured) for run in stored_runs()]
         else:
-            runs = [run for case in chosen(given) if (run := trained(case, measured, given.store))]
+            runs = trained_until(chosen(given), measured, given.store, given.minutes)
     if given.store:
         store(runs)
     show(runs)
@@ -104,13 +111,25 @@ def chosen(given: Any) -> list[Case]:
     if given.missing:
         known = {run.case for run in stored_runs()}
         cases = tuple(case for case in cases if case not in known)
-    part, parts = map(int, given.part.split("/"))
-    cases = cases[(part - 1) * len(cases) // parts : part * len(cases) // parts]
     return [
         case
         for model in given.models
         for case in [case for case in cases if case[0] == model][: given.at_most]
     ]
+
+
+def trained_until(cases: Sequence[Case], measured: CurveStore, keep: bool, minutes: float) -> list[Run]:
+    """Train what was not trained with these curves yet, until the time is over."""
+    started, seen = time.monotonic(), measured.folder / "trained.json"
+    done = [tuple(case) for case in json.loads(seen.read_text())] if seen.is_file() else []
+    left = [case for case in cases if case not in done]
+    runs: list[Run] = []
+    while left and time.monotonic() - started < minutes * 60:
+        runs.append(trained(left[0], measured, keep))
+        done.append(left.pop(0))
+        seen.write_text(json.dumps(done))
+    progress(f"{len(runs)} trained, {len(left)} left")
+    return runs
 
 
 def trained(case: Case, measured: CurveStore, keep: bool) -> Run:

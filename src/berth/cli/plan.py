@@ -86,7 +86,7 @@ def plan(
     for option, file in output.files.items():
         check_output(file, output.force, option=option)
     if live.against_live:
-        plan_against_live(source, goal, problem, output, live)
+        plan_against_live(source, goal, problem, method, output, live)
         return
     request = plan_request(source, goal, problem)
     options.check(request.max_usd)
@@ -98,13 +98,15 @@ def plan(
 
 
 def _comparison(solution: Solution, options: SearchOptions) -> list[Any] | None:
-    """Return the results of every method on the problem; None if it has no plan."""
+    """Return the results of every method on the problem, with the margin of its plan; None if it has no plan."""
     from berth.plan.bench import compare_methods
     from berth.plan.search.method import METHODS
 
-    if solution.outcome.plan is None:
+    plan = solution.outcome.plan
+    if plan is None:
         return None
-    results: list[Any] = compare_methods(solution.problem, options.budget, tuple(METHODS))
+    sized = solution.problem.at(plan.problem.throughput)
+    results: list[Any] = compare_methods(sized, options.budget, tuple(METHODS))
     return results
 
 

@@ -93,6 +93,8 @@ def _conditions(budget: Budget, seeds: int, share: float) -> list[str]:
         f"tables of {ROWS:g} rows in all; times of CPU cores are measured, those of GPUs modelled; models and layers "
         f"on cloud-mix, types with {DEVICES_PER_TYPE} GPUs ({CORES_PER_TYPE:,} cores) each, from the 14th on synthetic "
         "variants (speed x 0.6 to 1.6, price per speed x 0.8 to 1.25)",
+        "berth-lstm and berth-rnn: pretrained on exact's answers, started from the greedy plan; reinforce-lstm and "
+        "reinforce-rnn: fresh weights, nothing else",
         "static-cpu-gpu: 6 CPU cores for each GPU; static-servers: 1 server core for each CPU core, 6 for each GPU",
     ]
 

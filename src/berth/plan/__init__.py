@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from berth.plan.search.method import Outcome as Outcome
     from berth.plan.solve import SearchOptions as SearchOptions
     from berth.plan.solve import find_plan as find_plan
-    from berth.plan.world import problem_for as problem_for
+    from berth.plan.world_problem import problem_for as problem_for
 
 _HOME = {
     "SearchOptions": "solve",
@@ -31,7 +31,7 @@ _HOME = {
     "PlanRequest": "request",
     "find_plan": "solve",
     "load_layer_profile": "profile.files",
-    "problem_for": "world",
+    "problem_for": "world_problem",
 }
 
 __all__ = [

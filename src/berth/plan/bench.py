@@ -20,7 +20,8 @@ from berth.plan.problem import COMPUTE, EXCHANGE, IN, OPTIMISER_S, OUT, DevicePo
 from berth.plan.profile.files import load_layer_profile
 from berth.plan.search.fixed import cpu_types
 from berth.plan.search.method import METHODS, RANDOMISED, Budget, Outcome, canonical_name, get_method
-from berth.plan.world import WorldOptions, problem_for
+from berth.plan.world import WorldOptions
+from berth.plan.world_problem import problem_for
 
 SHARE = 0.8  # of the highest throughput
 DEVICES_PER_TYPE = 64  # GPUs of each type, where the number of types is what varies

@@ -19,7 +19,8 @@ from berth.plan.plan import Plan, schedule_for, with_counts
 from berth.plan.profile.host import HostRates
 from berth.plan.profile.layer_profile import DeviceTimes, LayerProfile
 from berth.plan.rental import server_needs
-from berth.plan.world import MACHINE, SERVERS, UTILISATION, WorldOptions, problem_for
+from berth.plan.world import MACHINE, SERVERS, UTILISATION, WorldOptions
+from berth.plan.world_problem import problem_for
 
 CORE = "cpu-core"
 HANDOVER_S = 3e-3  # fitted where processes outnumber cores: about a tick of Linux's scheduler, 4 ms at 250 Hz

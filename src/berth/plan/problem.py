@@ -1,6 +1,6 @@
 """A planning problem: layers, device types with prices and limits, and the throughput to hold.
 
-A problem is plain numbers. It is built from a layer profile and a cluster (`berth.plan.world`) or stated as
+A problem is plain numbers. It is built from a layer profile and a cluster (`berth.plan.world_problem`) or stated as
 JSON (`berth.plan.problem_json`, `make_problem`). A plan cuts the layers into stages anywhere; each stage has a choice
 (a device type and a place for its tables) and replicas. One step trains a batch. With k replicas and m micro-batches
 one call of a stage has u = batch / (k m) examples, and its step takes

@@ -24,7 +24,7 @@ from pydantic import AfterValidator, Field
 from berth.errors import InputError, SpecError, UnknownNameError
 from berth.plan.built_json import built_document, built_problem
 from berth.plan.problem import LARGEST, SMALLEST, UNLIMITED, DevicePool, Problem, make_problem
-from berth.spec import Spec, locate, read_text, validate
+from berth.spec import Spec, locate, locate_repeated_key, read_text, validate
 
 if TYPE_CHECKING:
     from berth.plan.infeasible import Infeasible
@@ -150,7 +150,9 @@ def parse_json(text: str, where: str) -> Any:
             f"is not valid JSON: {error.msg}", where=position, hint="fix the JSON there"
         ) from None
     except InputError as error:
-        raise SpecError(error.what, where=where, hint=error.hint) from None
+        spot = locate_repeated_key(text.replace("\t", " "))
+        position = f"{where}:{spot[0]}:{spot[1]}" if spot else where
+        raise SpecError(error.what, where=position, hint=error.hint) from None
     except (RecursionError, ValueError) as error:
         what = "nested too deep" if isinstance(error, RecursionError) else str(error).split(";")[0]
         raise SpecError(f"is not JSON that berth can read: {what}", where=where) from None

@@ -12,6 +12,7 @@ def load_kernels() -> None:
     """Load the kernels by running each on a tiny problem."""
     from berth.plan.evaluate import Evaluator
     from berth.plan.limits import labelled, list_arcs, priced
+    from berth.plan.many_layers import layer_work, min_rate_many, min_work_many
     from berth.plan.near_arcs import keep_near, min_rate_near
     from berth.plan.objective.pipeline import TASKS, step_ends
     from berth.plan.plan import cheapest, slots_of
@@ -31,6 +32,9 @@ def load_kernels() -> None:
     swept(arrays, slots, stages, 1.0)
     min_work(arrays, slots, 1.0)
     min_step(arrays, slots)
+    added = layer_work(arrays, slots)
+    min_rate_many(arrays, slots, added, 1.0, np.inf)
+    min_work_many(arrays, slots, added, 1.0)
     min_rate_near(arrays, slots, *keep_near(arrays, list_arcs(arrays, slots, 1.0, np.inf), np.inf), 1.0)
     arcs = list_arcs(arrays, slots, 1.0, np.inf)
     priced(arrays, arcs, 0, np.zeros(2), 1.0, 2)

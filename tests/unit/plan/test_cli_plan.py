@@ -359,6 +359,15 @@ def test_every_method_is_compared_on_the_problem_itself(berth, problem):
     assert min(costs) >= found["cost_usd"] * (1 - 1e-9)
 
 
+@pytest.mark.slow
+def test_methods_are_compared_with_the_margin_of_the_plan(berth):
+    asked = ("plan", "cnn", "--cluster", "cloud-mix", "--throughput", "30k/s", "--compare", "--budget", "1")
+    found = json.loads(berth(*asked, "--json")[1])
+    assert found["margin"] > 0
+    exact = next(one for one in found["compare"] if one["method"] == "exact")
+    assert exact["cost_usd"] == pytest.approx(found["cost_usd"])
+
+
 def widest(out):
     return max(
         len(line) for line in out.splitlines() if not line.startswith("wrote ")
@@ -405,6 +414,7 @@ def test_the_comparison_of_methods_states_its_conditions(berth, tmp_path):
     assert "optimum" in out
     assert "measured" in out
     assert "modelled" in out
+    assert "berth-lstm and berth-rnn: pretrained" in " ".join(out.split())
     assert (tmp_path / "b.html").exists()
 
 

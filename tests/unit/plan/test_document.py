@@ -101,10 +101,10 @@ def test_memory_and_allowed_types_are_optional_extras_and_survive_writing():
         (changed("layers", 1, "name", to="emb"), "two layers are called 'emb'"),
         (changed("layers", 1, "name", to=7), "layers.1.name: input should be a valid string (given: 7)"),
         (changed("layers", 1, "allowed", to=["gqu"]), "did you mean 'gpu'?"),
-        (changed("layers", to=[]), "layers: list should have at least 1 item"),
+        (changed("layers", to=[]), "layers: is empty; it needs at least 1"),
         (changed("layers", to={"a": 1}), "layers: input should be a valid list"),
         (changed("layers", 0, to=4), "layers.0: input should be a valid dictionary"),
-        (changed("types", to=[]), "types: list should have at least 1 item"),
+        (changed("types", to=[]), "types: is empty; it needs at least 1"),
         (changed("types", 1, "name", to="cpu"), "two types are called 'cpu'"),
         (changed("types", 0, "usd_per_hour", to=0), "usd_per_hour: input should be greater than 0 (given: 0)"),
         (changed("types", 0, "usd_per_hour", to=-1), "usd_per_hour: input should be greater than 0 (given: -1)"),
@@ -152,10 +152,11 @@ def test_an_error_in_json_that_is_not_yaml_is_reported_without_a_position(name, 
     [
         ("{", "p.json:1:2"),
         ("", "p.json:1:1"),
-        ('{"batch": 1, "batch": 2}', "p.json"),
+        ('{"batch": 1,\n\t"types": [{"name": "a", "name": "b"}]}', "p.json:2:26"),
+        ("[]", "p.json:1:1"),
         ("[" * 100_000, "p.json"),
     ],
-    ids=["half", "empty", "twice", "deep"],
+    ids=["half", "empty", "twice", "list", "deep"],
 )
 def test_invalid_json_is_refused_with_its_position(text, where):
     with pytest.raises(SpecError) as caught:

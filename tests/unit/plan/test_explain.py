@@ -24,7 +24,8 @@ from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, get_method
 from berth.plan.solve import SearchOptions, no_plan_error, no_plan_reason, search
 from berth.plan.stage_reasons import device_mix, limit_of, limited_by, own_s, stage_reason
-from berth.plan.world import KEY_BYTES, WorldOptions, problem_for
+from berth.plan.world import KEY_BYTES, WorldOptions
+from berth.plan.world_problem import problem_for
 from berth.units import format_bytes, format_rate, format_usd
 
 CTRDNN = load_layer_profile("ctrdnn")

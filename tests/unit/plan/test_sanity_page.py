@@ -18,7 +18,9 @@ ROOT = Path(__file__).resolve().parents[3]
 def script():
     spec = importlib.util.spec_from_file_location("plan_sanity", ROOT / "docs" / "plan_sanity.py")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look it up there
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(ROOT / "docs")  # of the module beside it
+        spec.loader.exec_module(module)
     return module
 
 
@@ -54,3 +56,8 @@ def test_a_stage_has_what_the_calculation_by_hand_needs_and_not_many_times_that(
         # Rows of a call that is larger or smaller than the profile's batch are more or less distinct: 15 %.
         assert stage.replicas >= max(0.85 * least.nic, 0.98 * least.memory, 0.98 * least.compute)
         assert stage.replicas <= max(4, 4 * least.devices)
+    for cores, least in (
+        (plan.servers, script.server_cores(plan)),
+        (plan.readers, script.reader_cores(plan)),
+    ):
+        assert 0.85 * least <= cores <= 2 * least + 2

@@ -12,13 +12,14 @@ from berth.cluster.load import load_cluster
 from berth.plan.evaluate import BatchEvaluation
 from berth.plan.problem import SERVED_BYTES, DevicePool, Problem, make_problem
 from berth.plan.profile.files import load_layer_profile
-from berth.plan.search.learned import DEFAULT_CONFIG, Rewards, learned
+from berth.plan.search.learned import DEFAULT_CONFIG, LearnerConfig, Rewards, learned
 from berth.plan.search.learned_cache import EvaluationCache
 from berth.plan.search.learned_features import Features, features
 from berth.plan.search.learned_policy import Policy, PolicyInputs
 from berth.plan.search.learned_weights import load, save
 from berth.plan.search.method import Budget, Search
-from berth.plan.world import TABLES, WorldOptions, problem_for
+from berth.plan.world import TABLES, WorldOptions
+from berth.plan.world_problem import problem_for
 
 
 def problem(
@@ -199,4 +200,6 @@ def test_weights_survive_being_written_and_read(tmp_path):
 def test_a_space_that_is_exhausted_ends_the_search():
     outcome = learned("lstm", problem(layers=3, kinds=2), Budget(6400, 60.0, 0))
     assert outcome.evaluations <= 8 + 3 * 2 + 2
-    assert outcome.note == "no new plans were found any more"
+    assert outcome.note == "pretrained on exact's answers; no new plans were found any more"
+    fresh = learned("lstm", problem(layers=3, kinds=2), Budget(20), config=LearnerConfig(pretrained=False))
+    assert "pretrained" not in fresh.note

@@ -24,7 +24,8 @@ from berth.plan.search.exact import exact
 from berth.plan.search.fixed import cpu_types
 from berth.plan.search.method import ALIASES, BLACK_BOX, METHODS, RANDOMISED, Budget, Outcome, get_method
 from berth.plan.search.static import CORES_PER_GPU, SERVERS_PER_CORE
-from berth.plan.world import SERVERS, WorldOptions, problem_for
+from berth.plan.world import SERVERS, WorldOptions
+from berth.plan.world_problem import problem_for
 
 LEARNED = ("berth-lstm", "berth-rnn", "reinforce-lstm", "reinforce-rnn")
 SEARCHES = ("random", "greedy", "genetic", "bayes", "brute", *LEARNED)

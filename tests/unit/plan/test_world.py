@@ -28,7 +28,8 @@ from berth.plan.profile.host import host_rates
 from berth.plan.profile.layer_profile import INDEX_BYTES
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.world import HOT_ROWS, KEY_BYTES, WorldOptions, problem_for
+from berth.plan.world import HOT_ROWS, KEY_BYTES, WorldOptions
+from berth.plan.world_problem import problem_for
 
 CTRDNN = load_layer_profile("ctrdnn")
 CLOUD = load_cluster("cloud-mix")

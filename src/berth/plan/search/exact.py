@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.plan.limits import FOUND, TOO_MANY, Arcs, labelled, list_arcs, priced
+from berth.plan.many_layers import MANY, layer_work, min_rate_many, min_work_many
 from berth.plan.near_arcs import RANGE, NearArcs, keep_near, min_rate_near
 from berth.plan.plan import Cut, plan_at, slots_of
 from berth.plan.problem import Problem, Schedule, pipelined
@@ -134,6 +135,7 @@ class _ProofSearch:
     curve: list[tuple[int, float]] = field(default_factory=list)
     parts: list[ProofPart] = field(default_factory=list)
     near: dict[Schedule, NearArcs] = field(default_factory=dict)
+    added: dict[Schedule, Floats] = field(default_factory=dict)  # least work of layers, where there are many
     started: float = field(default_factory=time.process_time)
 
     def __post_init__(self) -> None:
@@ -172,19 +174,39 @@ class _ProofSearch:
         If `most` is given, paths that cost as much or more are not followed.
         """
         self.paths += 1
-        if self.best == np.inf or most is not None:
-            most = np.inf if most is None else most
-            rate, stages, used = min_rate(self.arrays, slots_of(schedule), at, most)
-        else:
-            near = self.near_arcs(schedule, at)
-            rate, stages, used = min_rate_near(self.arrays, slots_of(schedule), *near[:3], at)
-            if rate >= near.cutoff:  # infinite only if no path exists at all
-                rate, stages, used = min_rate(self.arrays, slots_of(schedule), at, np.inf)
+        rate, stages, used = self.min_rate(schedule, at, most)
         if rate == np.inf:
             return rate, True
         if (self.arrays.fixed + rate) * at < self.best * _NEAR or self.best == np.inf:
             self.try_stages(schedule, stages, at)
         return rate, bool(np.all(used <= self.arrays.limit))
+
+    def min_rate(self, schedule: Schedule, at: float, most: float | None) -> tuple[float, Ints, Floats]:
+        """Return the lowest rate at a step time, its stages and its devices, by the fastest way for the problem."""
+        slots = slots_of(schedule)
+        if self.has_many_layers(schedule):
+            return min_rate_many(
+                self.arrays, slots, self.added[schedule], at, np.inf if most is None else most
+            )
+        if self.best == np.inf or most is not None:
+            return min_rate(self.arrays, slots, at, np.inf if most is None else most)
+        near = self.near_arcs(schedule, at)
+        found = min_rate_near(self.arrays, slots, *near[:3], at)
+        return found if found[0] < near.cutoff else min_rate(self.arrays, slots, at, np.inf)
+
+    def min_work(self, schedule: Schedule, at: float) -> float:
+        """Return a lower bound on price x step time of plans whose step takes at most `at`."""
+        if self.has_many_layers(schedule):
+            return float(min_work_many(self.arrays, slots_of(schedule), self.added[schedule], at))
+        return float(min_work(self.arrays, slots_of(schedule), at))
+
+    def has_many_layers(self, schedule: Schedule) -> bool:
+        """Return whether stages are cut off by the work of their layers, which is computed on first use."""
+        if schedule.stages > 0 or len(self.problem.layers) < MANY:
+            return False
+        if schedule not in self.added:
+            self.added[schedule] = layer_work(self.arrays, slots_of(schedule))
+        return True
 
     def near_arcs(self, schedule: Schedule, at: float) -> NearArcs:
         """Return the stages that a plan cheaper than the best can have at a step time."""
@@ -227,7 +249,7 @@ class _ProofSearch:
             at *= _SEED_STEP
             if seed + 1 >= times and (times == 1 or self.best == before):
                 break
-            if seed % _WORK_SEEDS == 1 and min_work(self.arrays, slots_of(schedule), at) >= self.best:
+            if seed % _WORK_SEEDS == 1 and self.min_work(schedule, at) >= self.best:
                 break
         self.prices[:] = 0.0
 
@@ -291,7 +313,7 @@ class _ProofSearch:
         seen, lower = np.inf, np.inf
         while True:
             if at < seen * (1 - _WORK_EVERY) and self.best < np.inf:
-                seen, work = at, min_work(self.arrays, slots, at)
+                seen, work = at, self.min_work(schedule, at)
                 if floor + work >= self.target * (1 - SLACK):
                     steps.append(ProofStep(at, 0.0, floor + work, WORK))
                     lower = min(lower, floor + work)

@@ -48,6 +48,7 @@ class LearnerConfig:
 
 
 DEFAULT_CONFIG = LearnerConfig()
+PRETRAINED = "pretrained on exact's answers"
 _INFEASIBLE = -3.0  # reward of a plan that barely fails, as if it cost e^3 = 20 times the reference
 _CLIP = 1.0  # maximum norm of the gradient
 _OVERSAMPLE = 2  # plans sampled per evaluation: known plans cost no evaluation
@@ -83,8 +84,10 @@ def learned(
         while search.remaining and learner.idle < _IDLE_ROUNDS and learner.rounds < most:
             learner.round()
             search.report_progress()
-    note = "" if search.remaining == 0 else "no new plans were found any more"
-    return search.outcome(f"berth-{cell}", note=note)
+    notes = [PRETRAINED] if config.pretrained else []
+    if search.remaining:
+        notes.append("no new plans were found any more")
+    return search.outcome(f"berth-{cell}", note="; ".join(notes))
 
 
 class Learner:
