@@ -72,10 +72,10 @@ def solved(request: PlanRequest) -> Case | None:
 def main() -> None:
     """Print a line for every cluster and mode, and for every case with a margin if asked for."""
     asked = _arguments()
-    found: dict[tuple[str | None, str], list[Case]] = {}
+    found: dict[tuple[str, str], list[Case]] = {}
     decades = (asked.decades[0], asked.decades[1])
     for case in cases(tuple(asked.models), tuple(asked.clusters), decades, asked.per_decade):
-        found.setdefault((case.request.cluster, case.request.world.mode), []).append(case)
+        found.setdefault((case.request.devices_from, case.request.world.mode), []).append(case)
         if asked.each and (case.solution.margin or case.solution.error):
             _print_case(case, asked.search)
     for (cluster, mode), group in found.items():

@@ -6,9 +6,10 @@ nodes, which have the line and column of every key.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -35,6 +36,7 @@ class Spec(BaseModel):
     """Base of all YAML models: unknown keys are errors, objects are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, str_strip_whitespace=True)
+    at_least: ClassVar[str] = "one key"  # of a model without required keys
 
 
 SpecT = TypeVar("SpecT", bound=Spec)
@@ -167,7 +169,8 @@ def _located(error: ValidationError, text: str, model: type[Spec], where: str) -
         tree = None
     messages: list[tuple[str, str]] = []
     for detail in error.errors(include_url=False):
-        line, column = _position(tree, detail["loc"], at_key=detail["type"] == "extra_forbidden")
+        path, at_key = _about(tree, detail)
+        line, column = _position(tree, path, at_key=at_key)
         text = _message(detail, model)
         has_branches = tree is not None and detail["type"] != "missing"
         key = _dotted(_written(tree, detail["loc"]) if has_branches else detail["loc"])
@@ -182,6 +185,23 @@ def _located(error: ValidationError, text: str, model: type[Spec], where: str) -
     if len(messages) > _SHOWN:
         rest.append(f"... and {len(messages) - _SHOWN} more")
     return SpecError("\n".join([what, *rest]), where=spot)
+
+
+def _about(tree: yaml.Node | None, detail: Any) -> tuple[list[int | str], bool]:
+    """The path of what an error is about, and whether that is a key.
+
+    Of several keys together it is the first that the message quotes.
+    """
+    loc = list(detail["loc"])
+    error = detail.get("ctx", {}).get("error")
+    if not isinstance(error, InputError):
+        return loc, detail["type"] == "extra_forbidden"
+    node = tree
+    for step in loc:
+        _, value = _child(node, step)
+        node = node if value is None else value
+    quoted = [name for name in re.findall(r"`(\w+)`", error.what) if _child(node, name)[1] is not None]
+    return loc + quoted[:1], bool(quoted)
 
 
 def _position(tree: yaml.Node | None, loc: Sequence[int | str], *, at_key: bool = False) -> tuple[int, int]:
@@ -228,6 +248,8 @@ def _message(detail: Any, model: type[Spec]) -> str:
         return "unknown key" + (f"; did you mean {near!r}?" if near else "")
     if kind == "missing":
         return "is missing"
+    if kind == "too_short" and not context.get("actual_length"):
+        return f"is empty; it needs at least {context['min_length']}"
     if isinstance(context.get("error"), InputError):
         return str(context["error"]).replace("\n ", ";")
     return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}{_GIVEN}{detail['input']!r:.60})"
@@ -240,9 +262,9 @@ def _all_fields(model: type[BaseModel]) -> set[str]:
     return {name for part in parts for name in part.get("properties", {})}
 
 
-def _required(model: type[BaseModel]) -> str:
+def _required(model: type[Spec]) -> str:
     names = [name for name, field in model.model_fields.items() if field.is_required()]
-    return ", ".join(f"`{name}:`" for name in names) or "one key"
+    return ", ".join(f"`{name}:`" for name in names) or model.at_least
 
 
 def _kind(data: object) -> str:

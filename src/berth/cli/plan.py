@@ -86,7 +86,7 @@ def plan(
     for option, file in output.files.items():
         check_output(file, output.force, option=option)
     if live.against_live:
-        plan_against_live(source, goal, problem, output, live)
+        plan_against_live(source, goal, problem, method, output, live)
         return
     request = plan_request(source, goal, problem)
     options.check(request.max_usd)

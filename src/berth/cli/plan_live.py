@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 from berth.cli.live_options import State, Url, in_about
 from berth.cli.options import flag
 from berth.cli.output import write_text
-from berth.cli.plan_options import GoalOptions, OutputOptions, ProblemOptions, SourceOptions
+from berth.cli.plan_options import GoalOptions, MethodOptions, OutputOptions, ProblemOptions, SourceOptions
 from berth.cli.quantities import dollars, read_positive
 from berth.errors import InputError
 from berth.report import terminal
 from berth.units import amount, format_seconds, format_usd_per_hour, per_second, seconds
 
 _EXAMPLES = 1e9
+_USED = ("examples", "rows", "out", "force", "as_json")
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ def plan_against_live(
     source: SourceOptions,
     goal: GoalOptions,
     problem: ProblemOptions,
+    method: MethodOptions,
     output: OutputOptions,
     live: LivePlanOptions,
 ) -> None:
@@ -45,6 +47,7 @@ def plan_against_live(
             "--against-live plans a model on the controller's cluster",
             hint="write it like: berth plan ctrdnn --against-live --deadline 6h",
         )
+    _refuse_unused(problem, method, output)
     body = {"model": source.model, "against_free": True} | _goal(goal, problem)
     answer = Client(find_endpoint(live.state, live.url)).post("plans", body=body)
     best = answer["plans"][0]
@@ -58,6 +61,21 @@ def plan_against_live(
     console.print(terminal.table("", ["starts", "takes", "ends", "devices", "price"], rows, left=4))
     if output.out is not None:
         console.print(f"wrote {output.out}: the plan that ends first", markup=False)
+
+
+def _refuse_unused(*groups: ProblemOptions | MethodOptions | OutputOptions) -> None:
+    """Refuse options that the controller's planner does not take."""
+    given = [
+        f"--{one.name.replace('_', '-')}"
+        for group in groups
+        for one in fields(group)
+        if one.name not in _USED and getattr(group, one.name) != one.default
+    ]
+    if given:
+        raise InputError(
+            f"--against-live does not take {' or '.join(given)}",
+            hint="leave it out, or plan on a description of the cluster: --cluster FILE",
+        )
 
 
 def _goal(goal: GoalOptions, problem: ProblemOptions) -> dict[str, Any]:

@@ -211,7 +211,7 @@ class MethodOptions:
             "heuristic, static-cpu-gpu, static-servers ...",
         ),
     ] = "exact"
-    budget: Annotated[int, option("N", "Plans a search may evaluate.", min=1)] = 6400
+    budget: Annotated[int, option("N", "Plans a search may evaluate (dollars: --max-usd).", min=1)] = 6400
     cpu_time: Annotated[str, option("TIME", "CPU time of a search.")] = "60s"
     seed: Annotated[int, option("N", "Random seed of a search.", min=0)] = 0
     objective: Annotated[

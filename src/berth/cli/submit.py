@@ -32,6 +32,9 @@ EXAMPLES = (
 )
 
 
+_OF_GOALS = ("examples", "rows", "throughput", "budget")
+
+
 @dataclass(frozen=True)
 class JobOptions:
     """The job, as far as options describe it; None where a file or a default does."""
@@ -67,7 +70,9 @@ class JobOptions:
     ] = None
     rows: Annotated[str | None, option("N", "Rows of all its embedding tables.", shown="the model's")] = None
     throughput: Annotated[str | None, option("RATE", "The goal: examples per second (100k/s).")] = None
-    budget: Annotated[str | None, option("USD", "The goal: the fastest for at most this ($200).")] = None
+    budget: Annotated[
+        str | None, option("USD", "The goal: the fastest for at most this ($200); --max-usd of berth plan.")
+    ] = None
 
     def spec(self) -> dict[str, Any]:
         """Return the given options as the API takes them."""
@@ -116,7 +121,9 @@ def submit(
 def _spec(command: list[str], options: dict[str, Any], env: list[str], client: Client) -> dict[str, Any]:
     """The job of the file or the command, with the options of the command line."""
     given: dict[str, Any] = {}
-    if len(command) == 1 and command[0].endswith((".yaml", ".yml")):
+    if _is_file(command) or "plan" in options:
+        _refuse_goal(options)
+    if _is_file(command):
         given = _of_file(command[0], options, client)
     elif "plan" in options:
         given = _of_plan(command, options, client)
@@ -133,6 +140,20 @@ def _spec(command: list[str], options: dict[str, Any], env: list[str], client: C
     if env:
         given["env"] = given.get("env", {}) | dict(_pair(text) for text in env)
     return given | options | _with_profile(options.get("model"), Path())
+
+
+def _is_file(command: list[str]) -> bool:
+    return len(command) == 1 and command[0].endswith((".yaml", ".yml"))
+
+
+def _refuse_goal(options: dict[str, Any]) -> None:
+    """Refuse options of a goal beside a plan or a job's file."""
+    if given := [f"--{name}" for name in _OF_GOALS if name in options]:
+        raise InputError(
+            f"{' and '.join(given)}: for a goal, and a plan or a file says this itself",
+            hint="leave it out (`work: 2B examples` in a job's file is how much there is to do), or give a model "
+            "and a goal: berth submit --model ctrdnn --examples 2B --deadline 6h",
+        )
 
 
 def _check_is_command(command: list[str]) -> None:
@@ -162,6 +183,12 @@ def _of_file(path: str, options: dict[str, Any], client: Client) -> dict[str, An
         return f"{path}:{line}:{column}"
 
     if (plan := options.pop("plan", None)) is not None:
+        if job.alternatives is not None:
+            raise InputError(
+                "the job has `alternatives`, so --plan can't replace them",
+                where=position("alternatives"),
+                hint=f"leave out --plan, or add it to them: - plan: {plan}",
+            )
         job = job.model_copy(update={"plan": os.path.abspath(plan), "alternatives": None})
         position = _at_option
     return _sent(job, position, beside, options, client)

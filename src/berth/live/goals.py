@@ -2,8 +2,8 @@
 
 For a rate (stated, or what a deadline requires) the cheapest plan on all device types, on each GPU type with cores,
 and on cores alone is found, each also at twice the rate; for a budget, the fastest that it pays for. Tables are on
-servers, as the trainer has them. A plan's file names device types instead of this cluster, so that it is the same
-everywhere.
+servers, as the trainer has them. A plan's file states the goal and the cluster itself, so that its figures are the same
+wherever it is read.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from berth.cluster.describe import describe
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.live.offer import digest_of
 from berth.plan.files import plan_yaml
 from berth.plan.frontier import fastest_under
-from berth.plan.infeasible import highest_throughput
+from berth.plan.infeasible import diagnose, highest_throughput
 from berth.plan.problem import Problem
 from berth.plan.profile.files import load_layer_profile
 from berth.plan.request import ANY_RATE, ROWS, PlanRequest
@@ -64,13 +65,14 @@ class PlannedGoal:
 def plan_goal(goal: Goal, cluster: Cluster) -> PlannedGoal:
     """Return the plans that meet a goal on a cluster; an error says which goal would be met."""
     problem = _problem(goal, cluster)
+    request = _request(goal, problem)
     found: dict[str, tuple[float, Shape]] = {}
     plans: dict[str, str] = {}
     for outcome in _outcomes(goal, problem):
         plan = outcome.plan
         if plan is None or (goal.budget_usd is not None and plan.cost_usd > goal.budget_usd):
             continue
-        text = plan_yaml(_request(goal, problem), outcome)
+        text = plan_yaml(request, outcome)
         digest = digest_of(text)
         shape = replace(plan_shape(plan, cluster), plan=f"{goal.model}.yaml", plan_digest=digest)
         known = found.get(shape.name)
@@ -126,11 +128,16 @@ def _by_types(problem: Problem) -> Iterator[Problem]:
 
 
 def _request(goal: Goal, problem: Problem) -> PlanRequest:
-    """Return the request that a plan's file states: types without limits, and any rate, which it holds everywhere."""
+    """Return the request that a plan's file states."""
     assert problem.source is not None
-    types = tuple(one.device.name for one in problem.source.rented)
+    assert problem.source.cluster is not None
     return PlanRequest(
-        ANY_RATE, goal.examples, model=goal.model, devices=types, world=WorldOptions(tables=(_PLACE,))
+        goal.rate,
+        goal.examples,
+        model=goal.model,
+        cluster=describe(problem.source.cluster),
+        world=WorldOptions(tables=(_PLACE,)),
+        max_usd=goal.budget_usd,
     )
 
 
@@ -146,7 +153,7 @@ def _none(goal: Goal, problem: Problem, cluster: Cluster) -> InputError:
         )
     highest = highest_throughput(problem)
     if not highest:
-        return InputError(f"no plan of {goal.model} fits {where}")
+        return _no_place(goal, problem, where)
     hint = (
         f"the highest rate with a plan is {format_rate(highest)}: {format_seconds(goal.examples / highest)}"
     )
@@ -155,4 +162,17 @@ def _none(goal: Goal, problem: Problem, cluster: Cluster) -> InputError:
         return InputError(what, hint=f"{hint} is the nearest deadline")
     return InputError(
         f"no plan of {goal.model} {where} holds {format_rate(goal.rate)}", hint=f"{hint} in all"
+    )
+
+
+def _no_place(goal: Goal, problem: Problem, where: str) -> InputError:
+    """Return why no plan exists at any rate, with what would change that."""
+    found = diagnose(problem.at(ANY_RATE))
+    enough = [f"{count:,} {name}" for name, count in found.limits.items()]
+    rows = problem.source.rows if problem.source else 0
+    fixes = [f"{' or '.join(enough)} would be enough"] if enough else []
+    if rows:
+        fixes.append(f"its tables have {rows:,.0f} rows here; for fewer, give --rows")
+    return InputError(
+        f"no plan of {goal.model} fits {where}: {found.reason}", hint="; ".join(fixes) or "add devices"
     )

@@ -20,14 +20,13 @@ from berth.errors import InputError, SpecError
 from berth.live.demand import bind_requested
 from berth.live.offer import digest_of, sent_offer
 from berth.live.spec import JobSpec
-from berth.plan.files import PlanSpec
+from berth.plan.files import FILES, PlanSpec
 from berth.plan.shape import read_plan_shape
 from berth.plan.yaml_text import yaml_word
 from berth.workload.shape_spec import OfferSpec, ShapeSpec, offer_of
 from berth.workload.shapes import Offer, Shape, Work, parse_work
 
 Position = Callable[..., str]  # where the value at a path of keys is
-_FILES = ("cluster", "model", "problem")  # keys of a plan that may name a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +54,14 @@ def with_absolute_names(text: str, folder: Path) -> str:
 
     def absolute(found: re.Match[str]) -> str:
         name = found["name"].strip().strip("\"'")
+        if name.startswith("{"):  # a cluster that is written in the plan itself
+            return found[0]
         for place in (Path.cwd(), folder):
             if (place / name).is_file():
                 return f"{found['key']}: {yaml_word(str((place / name).resolve()))}  "
         return found[0]
 
-    return re.sub(rf"^(?P<key>{'|'.join(_FILES)}):(?P<name>[^#\n]+)", absolute, text, flags=re.MULTILINE)
+    return re.sub(rf"^(?P<key>{'|'.join(FILES)}):(?P<name>[^#\n]+)", absolute, text, flags=re.MULTILINE)
 
 
 def sent_job(job: JobSpec, position: Position, folder: Path, cluster: Cluster, cwd: str) -> dict[str, Any]:

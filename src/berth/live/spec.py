@@ -92,6 +92,7 @@ class JobSpec(Spec):
     """The spec of one job. Commands and variables are passed on unchanged, blanks included."""
 
     model_config = ConfigDict(str_strip_whitespace=False)
+    at_least = "`run:`, a `plan:` or `alternatives:`"
 
     run: Line | Words | None = None
     plan: Annotated[str, Field(min_length=1, max_length=4096)] | None = None  # a file of `berth plan`
@@ -157,7 +158,10 @@ class JobSpec(Spec):
             return
         for name in ("gpus", "kind", "any_of", "required", "preferred", "duration", "per"):
             if getattr(self, name) != JobSpec.model_fields[name].default:
-                raise InputError(f"`{name}` is for a gang; a plan or alternatives say it themselves")
+                raise InputError(
+                    f"`{name}` is for a gang; a plan or alternatives say it themselves",
+                    hint=f"leave out `{name}`, or the plan and the alternatives",
+                )
 
     @property
     def argv(self) -> list[str]:

@@ -11,7 +11,7 @@ from typing import Any
 from berth import units as quantities
 from berth.errors import InputError, SpecError, UnknownNameError
 from berth.plan.file_violations import CLOSE, Positions, violations
-from berth.plan.files import NAMES, PlanSpec, PredictedSpec, StageSpec
+from berth.plan.files import FILES, NAMES, PlanSpec, PredictedSpec, StageSpec
 from berth.plan.pins import match_layers, match_type
 from berth.plan.plan import Cut, Plan, schedule_for, with_counts
 from berth.plan.problem import Problem, Schedule
@@ -51,6 +51,12 @@ def check_plan(path: str | Path) -> CheckedPlan:
     try:
         problem = build_problem(request, Path(path).parent)
     except InputError as error:
+        if (key := _missing_file(error, request)) is not None:
+            raise SpecError(
+                f"{key}: no such file: {getattr(request, key)}",
+                where=positions.at(key),
+                hint="a path is relative to the current folder, or to that of the plan",
+            ) from None
         if error.where is None:
             error.where = _position_of_name(error.what, request, positions)
         raise
@@ -59,6 +65,13 @@ def check_plan(path: str | Path) -> CheckedPlan:
     found = tuple(violations(plan, positions))
     notes = (*_changes(plan, written.predicted), *(() if found else _simulated(plan)))
     return CheckedPlan(request, plan, found, notes)
+
+
+def _missing_file(error: InputError, request: PlanRequest) -> str | None:
+    """Return the key whose file is missing; None if that is not the error."""
+    if error.what != "no such file":
+        return None
+    return next((key for key in FILES if getattr(request, key) == error.where), None)
 
 
 def _position_of_name(what: str, request: PlanRequest, positions: Positions) -> str:

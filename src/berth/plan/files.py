@@ -1,7 +1,7 @@
 """A plan as a YAML file that people edit: which layers run where, how many replicas, and the predicted figures.
 
     model: ctrdnn
-    cluster: cloud-mix
+    cluster: cloud-mix            # or what it consists of, as in a cluster's file
     throughput: 100k/s
     mode: sync
     batch: 65536
@@ -21,11 +21,12 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AliasChoices, BeforeValidator, Field
+from pydantic import AfterValidator, AliasChoices, BeforeValidator, Field
 
 from berth import units as quantities
+from berth.cluster.describe import described
 from berth.errors import InputError
 from berth.plan.explain import provenance, round_down
 from berth.plan.objective.protocol import Evaluation
@@ -41,6 +42,7 @@ from berth.spec import Bandwidth, Spec, UsdPerHour
 Rate = Annotated[float, BeforeValidator(quantities.per_second), Field(gt=0)]
 Amount = Annotated[float, BeforeValidator(quantities.amount), Field(gt=0)]
 NAMES = ("model", "cluster", "devices", "problem", "pins", "forbid")
+FILES = ("cluster", "model", "problem")  # keys that may name a file
 REPLICAS = ("replicas", "units")  # `locate` skips the key that the file does not have
 
 
@@ -64,11 +66,17 @@ class PredictedSpec(Spec):
     method: str = ""
 
 
+def _checked(cluster: dict[str, Any]) -> dict[str, Any]:
+    """A cluster that is written in the plan itself, checked and unchanged."""
+    described(cluster)
+    return cluster
+
+
 class PlanSpec(Spec):
     """The whole file."""
 
     model: str | None = None
-    cluster: str | None = None
+    cluster: str | Annotated[dict[str, Any], AfterValidator(_checked)] | None = None
     devices: list[str] | None = None
     problem: str | None = None
     throughput: Rate

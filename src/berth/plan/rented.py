@@ -64,6 +64,8 @@ def without_forbidden(rented: tuple[Rented, ...], forbid: Sequence[str]) -> tupl
     names = [one.device.name for one in rented]
     forbidden = {match_device(name, names) for name in forbid}
     allowed = tuple(one for one in rented if one.device.name not in forbidden)
+    if not names:
+        raise InputError("there is no device to plan on", hint="add machines to the cluster")
     if not allowed:
         raise InputError("every device type is forbidden", hint=f"there are {', '.join(names)}")
     for one in allowed:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from berth.cluster.load import load_cluster
+from berth.cluster.describe import Description, load_described
+from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.plan.pins import apply_pins, match_type
 from berth.plan.problem import Problem, checked
@@ -29,7 +30,7 @@ class PlanRequest:
     samples: float = 1e9  # examples of one epoch
     epochs: float = 1.0
     model: str | None = None
-    cluster: str | None = None
+    cluster: Description | None = None  # its name or file, or what it consists of
     devices: tuple[str, ...] | None = None  # instead of a cluster: device types without limits
     problem: str | None = None  # instead of a model: a problem in JSON
     fixed: float | None = None  # dollars per hour; None: derived from the model
@@ -46,6 +47,8 @@ class PlanRequest:
     @property
     def devices_from(self) -> str:
         """Where the devices come from."""
+        if isinstance(self.cluster, dict):
+            return str(self.cluster.get("name", "its own cluster"))
         return self.cluster or ", ".join(self.devices or ()) or "its own types"
 
     @property
@@ -81,7 +84,7 @@ def _model_problem(request: PlanRequest, folder: Path | None) -> Problem:
         world = replace(world, rows=ROWS)
     problem = problem_for(
         profile,
-        load_cluster(_resolve(request.cluster, folder)) if request.cluster else request.devices or (),
+        _cluster(request.cluster, folder) if request.cluster else request.devices or (),
         request.throughput,
         request.samples,
         request.epochs,
@@ -95,6 +98,10 @@ def _model_problem(request: PlanRequest, folder: Path | None) -> Problem:
             hint="give a smaller --batch, or more --examples",
         )
     return apply_pins(problem, request.pins)
+
+
+def _cluster(cluster: Description, folder: Path | None) -> Cluster:
+    return load_described(_resolve(cluster, folder) if isinstance(cluster, str) else cluster)
 
 
 def _weakly_scaled(request: PlanRequest, folder: Path | None) -> Problem:

@@ -187,7 +187,8 @@ def _steps(
             raise SpecError(
                 f"{shape.name}: step times have none for {tiers[tier]}",
                 where=where,
-                hint=f"add it, or keep the shape nearer with `tier: {tiers[max(nearest, tier - 1)]}`",
+                hint=f"write one for each of {', '.join(tiers[nearest : widest + 1])}; or one for all: step: 40ms"
+                + (f"; or keep the shape nearer: tier: {tiers[tier - 1]}" if tier > nearest else ""),
             )
         found.append(max(step_s or 0.0, found[-1] if found else 0.0))
     return (found[0],) * nearest + tuple(found)

@@ -89,7 +89,8 @@ class ShapeSpec(Spec):
             raise InputError("an alternative needs `parts` and `step`, or a `plan`")
         if self.parts is not None and self.step is None:
             raise InputError(
-                "step times are missing", hint="write them like step: {near: 40ms, network: 90ms}"
+                "step times are missing",
+                hint="write one for all tiers like step: 40ms, or one for each tier of the cluster",
             )
         names = [part.name for part in self.parts or ()]
         if twice := next((name for name in names if names.count(name) > 1), None):

@@ -253,7 +253,7 @@ def test_a_job_gets_cpu_cores_only_if_it_names_them(crank, tmp_path):
     assert [live.state_of(job) for job in (gpus, waiting)] == ["placed", "queued"]
     seat = live.state.attempts[live.state.jobs[gpus].token].seats[0]
     assert live.state.setup.device_type_names[seat.device_type] == "T4"
-    with pytest.raises(InputError, match="5 devices are asked for, and c has at most 4 of one type"):
+    with pytest.raises(InputError, match="5 devices are asked for, and c has at most 4 T4"):
         live.submit(5, 500)  # there are eight cores, and four GPUs
     live.step(600, times=4)
     assert live.state_of(cores) == "finished"

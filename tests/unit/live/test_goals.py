@@ -10,8 +10,10 @@ from berth.live.demand import bind_requested
 from berth.live.forecast import cluster_of_free
 from berth.live.goals import MOST, Goal, plan_goal
 from berth.live.offer import digest_of, sent_offer
+from berth.live.planned import PlanReader
 from berth.live.spec import SentJob
 from berth.plan.check_file import check_plan
+from berth.plan.explain import round_down
 
 CLUSTER = """\
 racks:
@@ -58,8 +60,15 @@ def test_every_plan_is_a_file_that_the_trainer_accepts_anywhere(planned, tmp_pat
 
 
 @pytest.mark.slow
-def test_a_budget_is_kept(cluster):
-    offer = plan_goal(Goal("ctrdnn-8", 1e8, budget_usd=2.0), cluster).offer
+def test_a_budget_is_kept_and_each_plan_states_the_rate_that_it_reaches(cluster, tmp_path):
+    planned = plan_goal(Goal("ctrdnn-8", 1e8, budget_usd=2.0), cluster)
+    offer = planned.offer
+    for digest, text in planned.plans.items():
+        file = tmp_path / f"{digest}.yaml"
+        file.write_text(text)
+        checked = check_plan(file)
+        assert not checked.violations
+        assert checked.request.throughput == round_down(checked.plan.throughput)
     for shape in offer.alternatives:
         assert shape.usd_per_hour * offer.near_s(shape) / 3600 <= 2.0 * (1 + 1e-6)
 
@@ -83,3 +92,26 @@ def test_plans_for_free_devices_use_no_others(cluster):
     offer = plan_goal(Goal("ctrdnn-8", 1e6, examples_per_s=10.0), free).offer
     for shape in offer.alternatives:
         assert all(count <= left[name] for name, count in shape.devices.items())
+
+
+@pytest.mark.slow
+def test_a_written_plan_reads_back_at_its_rate_with_the_goal(planned, cluster, tmp_path):
+    steps = {shape.plan_digest: dict(shape.step_s) for shape in planned.offer.alternatives}
+    for digest, text in planned.plans.items():
+        file = tmp_path / f"{digest}.yaml"
+        file.write_text(text)
+        checked = check_plan(file)
+        assert checked.request.throughput == pytest.approx(1e9 / (6 * 3600.0))
+        assert not checked.notes
+        read = PlanReader(tmp_path, cluster)(file.name, "here")
+        assert dict(read.step_s) == pytest.approx(steps[digest])
+
+
+@pytest.mark.slow
+def test_a_goal_without_any_plan_says_why_and_what_would_do(tmp_path):
+    file = tmp_path / "small.yaml"
+    file.write_text("machines: [{devices: {T4: 2}}, {devices: {cpu-core: 8}}]\n")
+    with pytest.raises(InputError, match="fits on small: there are too few devices") as refused:
+        plan_goal(Goal("ctrdnn-8", 1e8, examples_per_s=10.0), load_cluster(str(file)))
+    assert "cpu-core would be enough" in refused.value.hint
+    assert "--rows" in refused.value.hint

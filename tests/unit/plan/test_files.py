@@ -434,3 +434,12 @@ def test_tables_on_units_is_the_former_name_of_tables_on_replicas(tmp_path, key)
     assert checked.plan.stages[0].tables == "replicas"
     assert checked.plan.stages[0].replicas == 12
     assert not checked.violations
+
+
+def test_a_file_that_a_plan_names_and_that_is_missing_is_reported_at_its_line(file):
+    edited(file, "cluster: cloud-mix", "cluster: clusters/none.yaml")
+    with pytest.raises(
+        SpecError, match=r"plan\.yaml:3:10: cluster: no such file: clusters/none\.yaml"
+    ) as refused:
+        check_plan(file)
+    assert "that of the plan" in refused.value.hint

@@ -227,3 +227,17 @@ def test_a_shape_may_be_kept_within_a_tier():
             shape if shape.name == "8 T4" else replace(shape, parts=shape.parts * 2),
             load_cluster("cloud-mix"),
         )
+
+
+def test_a_missing_step_time_is_answered_with_all_tiers_that_need_one():
+    text = OFFER.replace("step: {near: 40ms, network: 90ms}", "step: {machine: 40ms}")
+    assert text != OFFER
+    with pytest.raises(InputError, match="have none for network") as caught:
+        bind_offer(offer(text), load_cluster("cloud-mix"))
+    assert "one for all: step: 40ms" in caught.value.hint
+    text = (
+        "work: 1k steps\nalternatives: [{parts: [{name: all, devices: {H100: 16}}], step: {machine: 40ms}}]\n"
+    )
+    with pytest.raises(InputError) as caught:
+        bind_offer(offer(text), load_cluster("2x2x8:H100"))
+    assert "for each of rack, network" in caught.value.hint

@@ -21,6 +21,7 @@ from berth.live.api.metrics import metrics_text
 from berth.live.api.tokens import Caller, LoginCodes, Tokens
 from berth.live.commands import Command, ConflictError, MissingError, check_fits, submit
 from berth.live.controller import Controller
+from berth.live.demand import requested
 from berth.live.folder import Folder
 from berth.live.forecast import Forecast, cluster_of_free, free_over_time
 from berth.live.history import Setups, history
@@ -33,6 +34,8 @@ from berth.live.state import ControllerState
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.reasons import CODES, Reason, ReasonCode
 from berth.units import format_count
+from berth.workload.binding import bind, run_s
+from berth.workload.shapes import Offer, Shape
 
 if TYPE_CHECKING:
     from berth.live.goals import Goal, PlannedGoal
@@ -323,7 +326,15 @@ class Service:
             cluster, kinds = copy.cluster, copy.setup.device_type_names
             rows: list[dict[str, Any]] = []
             refused: InputError | None = None
-            for moment, free in free_over_time(copy, now=now, pending=pending):
+            moments = free_over_time(copy, now=now, pending=pending)
+            if not any(any(free) for _, free in moments):
+                raise ConflictError(
+                    f"no device of {cluster.name} is free now, or will be in the next hours",
+                    hint="`berth cluster` shows which machines are drained; `berth undrain MACHINE` brings one back",
+                )
+            for moment, free in moments:
+                if not any(free):
+                    continue
                 try:
                     planned = self._planned(goal, cluster_of_free(cluster, free))
                 except InputError as error:
@@ -332,7 +343,7 @@ class Service:
                 rows += [
                     {
                         "start": moment,
-                        "end": moment + planned.offer.near_s(shape),
+                        "end": moment + _run_s(planned.offer, shape, cluster),
                         "free": {name: count for name, count in zip(kinds, free, strict=True) if count},
                         "usd_per_hour": shape.usd_per_hour,
                         "shape": one,
@@ -394,6 +405,12 @@ class Service:
             yield
         finally:
             self._forecasts.release()
+
+
+def _run_s(offer: Offer, shape: Shape, cluster: Cluster) -> float:
+    """Seconds that the work takes in a shape at the nearest tier of the cluster that can hold it."""
+    bound = bind(requested(shape, cluster), cluster)
+    return run_s(offer, bound, bound.nearest_tier)
 
 
 def _expected(
