@@ -13,8 +13,7 @@ from berth.schedule.claims import reclaim, return_devices
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
-from berth.schedule.queue import dequeue_at, order_of
-from berth.schedule.ranking import new_ranking, take_first
+from berth.schedule.queue import dequeue_at, merge_rows, order_of
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import BOUND, Array, World, places_of
 from berth.schedule.reservation import (
@@ -120,13 +119,11 @@ def evict_on_type(world: World, hooks: Hooks, at: int, device_type: int, gain: f
     """Finds the cheapest victims inside one group of the job's nearest tier, and evicts them if it pays."""
     row = world.waiting[at]
     job = world.jobs[row]
-    victims, costs, ranks = eviction_candidates(world, hooks, row, device_type, now)
-    own_cost = restore_cost_s(world, job.gpus) * (job.first_start_s >= 0)
-    if not pays(world, costs, own_cost, gain):
-        return False
-    group, considered, cost = cheapest_group(world, row, device_type, victims, costs, ranks)
+    victims, costs = eviction_candidates(world, hooks, row, device_type, now)
+    group, considered, cost = cheapest_group(world, row, device_type, victims, costs)
     if group < 0 or exceeds_quota(world, row):
         return False
+    own_cost = restore_cost_s(world, job.gpus) * (job.first_start_s >= 0)
     if gain <= world.rules[0].gain_margin * (cost + own_cost):
         return False
     evicted = np.empty(considered, np.int64)
@@ -151,8 +148,8 @@ def evict_for_shape(world: World, hooks: Hooks, at: int, gain: float, now: float
     row = world.waiting[at]
     job = world.jobs[row]
     shape = world.shapes[job.shape]
-    victims, costs, ranks = eviction_candidates(world, hooks, row, -1, now)
-    group, considered, cost = cheapest_group_for_need(world, row, victims, costs, ranks)
+    victims, costs = eviction_candidates(world, hooks, row, -1, now)
+    group, considered, cost = cheapest_group_for_need(world, row, victims, costs)
     own_cost = restore_cost_s(world, job.gpus) * (job.first_start_s >= 0)
     if group < 0 or exceeds_quota(world, row) or gain <= world.rules[0].gain_margin * (cost + own_cost):
         return False
@@ -180,13 +177,8 @@ def evict_for_shape(world: World, hooks: Hooks, at: int, gain: float, now: float
 
 
 @kernel
-def cheapest_group_for_need(
-    world: World, row: int, candidates: Array, costs: Array, ranks: Array
-) -> tuple[int, int, float]:
-    """(group, number of victims to consider, their cost) of the group that has all types first; group -1: none.
-
-    The victims to consider are put first among the candidates.
-    """
+def cheapest_group_for_need(world: World, row: int, victims: Array, costs: Array) -> tuple[int, int, float]:
+    """(group, number of victims to consider, their cost) of the group that has all types first; group -1: none."""
     job, device_types = world.jobs[row], world.state[0].device_types
     need = world.shapes[job.shape].need
     free, total = np.zeros((world.groups.shape[1], device_types), np.int64), np.zeros(world.groups.shape[1])
@@ -195,18 +187,15 @@ def cheapest_group_for_need(
         host = world.hosts[at]
         if not is_reserved_from(world, row, host):
             free[host.group[job.nearest_tier], host.device_type] += host.free
-    heap, victims = new_ranking(ranks), candidates.copy()
     for k in range(len(victims)):
-        first = take_first(ranks, heap, len(victims) - k)
-        candidates[k] = victims[first]
-        for place in places_of(world, world.jobs[victims[first]].first_place):
+        for place in places_of(world, world.jobs[victims[k]].first_place):
             host = world.hosts[place.host]
             number = host.group[job.nearest_tier]
             if host.down or is_reserved_from(world, row, host):
                 continue
             free[number, host.device_type] += place.count
             if charged[number] != k:
-                total[number] += costs[first]
+                total[number] += costs[k]
                 charged[number] = k
             if suffices(free[number], need):
                 return number, k + 1, total[number]
@@ -216,14 +205,14 @@ def cheapest_group_for_need(
 @kernel
 def eviction_candidates(
     world: World, hooks: Hooks, row: int, device_type: int, now: float
-) -> tuple[Array, Array, Array]:
-    """Running jobs that may be evicted for `row`, with cost and rank of each: cheapest, or last in order, first.
+) -> tuple[Array, Array]:
+    """Running jobs that may be evicted for `row`, with the cost of each: cheapest, or last in order, first.
 
     They hold devices of the type; -1: of any that the job needs.
     """
     state, job = world.state[0], world.jobs[row]
     rows, costs = np.empty(state.running, np.int64), np.empty(state.running)
-    ranks, count = np.empty(state.running, BOUND), 0
+    ranks, count = np.zeros(state.running, BOUND), 0
     for i in range(state.running):
         victim = world.jobs[world.running[i]]
         if not victim.preemptible or now < protected_until_s(world, victim):
@@ -236,22 +225,17 @@ def eviction_candidates(
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
         if cost < math.inf:
             rows[count], costs[count] = world.running[i], cost
-            ranks[count].order_key, ranks[count].id, ranks[count].priority = cost, count, 0
-            ranks[count].tie_break = ranks[count].arrival_s = 0.0
+            ranks[count].order_key, ranks[count].id = cost, count
             if world.rules[0].victims_by_order:
                 ranks[count].order_key = -order_of(world, hooks, rows[count], now)
                 ranks[count].priority = -victim.priority
             count += 1
-    return rows[:count], costs[:count], ranks[:count]
-
-
-@inlined
-def pays(world: World, costs: Array, own_cost: float, gain: float) -> bool:
-    """Whether the gain is worth evicting the cheapest job alone; if not, it is not worth evicting several."""
-    least = math.inf
-    for cost in costs:
-        least = min(least, cost)
-    return least < 0.0 or gain > world.rules[0].gain_margin * (least + own_cost)
+    order = np.arange(count)
+    merge_rows(ranks, order)
+    victims, their_costs = np.empty(count, np.int64), np.empty(count)
+    for k in range(count):
+        victims[k], their_costs[k] = rows[order[k]], costs[order[k]]
+    return victims, their_costs
 
 
 @inlined
@@ -267,12 +251,9 @@ def holds_type(world: World, job: Any, types: int) -> bool:
 
 @kernel
 def cheapest_group(
-    world: World, row: int, device_type: int, candidates: Array, costs: Array, ranks: Array
+    world: World, row: int, device_type: int, victims: Array, costs: Array
 ) -> tuple[int, int, float]:
-    """(group, number of victims to consider, their cost) of the group that has room first; group -1: none.
-
-    The victims to consider are put first among the candidates.
-    """
+    """(group, number of victims to consider, their cost) of the group that has room first; group -1: none."""
     job = world.jobs[row]
     size = world.groups.shape[1]
     free, total = np.zeros(size, np.int64), np.zeros(size)
@@ -280,17 +261,15 @@ def cheapest_group(
         host = world.hosts[at]
         if host.device_type == device_type and not is_reserved_from(world, row, host):
             free[host.group[job.nearest_tier]] += host.free
-    heap, victims = new_ranking(ranks), candidates.copy()
     for k in range(len(victims)):
-        first, last = take_first(ranks, heap, len(victims) - k), -1
-        candidates[k] = victims[first]
-        for place in places_of(world, world.jobs[victims[first]].first_place):
+        last = -1
+        for place in places_of(world, world.jobs[victims[k]].first_place):
             host = world.hosts[place.host]
             number = host.group[job.nearest_tier]
             if available_to(world, row, host, device_type):
                 free[number] += place.count
                 if number != last:
-                    total[number] += costs[first]
+                    total[number] += costs[k]
                     last = number
                 if free[number] >= job.gpus:
                     return number, k + 1, total[number]
