@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 import small_slurm
@@ -115,7 +116,7 @@ def test_a_doubled_launch_starts_once_also_if_its_answer_was_lost(backend, slurm
 def test_what_was_submitted_but_not_released_is_found_and_not_submitted_again(
     backend, slurm, small, monkeypatch
 ):
-    order = launch_of("t-3", "true", {"n00": [0], "n05": [0]})
+    began, order = time.time(), launch_of("t-3", "true", {"n00": [0], "n05": [0]})
 
     def cut_short(*_):
         raise BackendError("no answer")
@@ -124,12 +125,14 @@ def test_what_was_submitted_but_not_released_is_found_and_not_submitted_again(
     backend.apply([order])
     monkeypatch.undo()
     assert {job["state_reason"] for job in slurm.jobs()} == {"JobHeldUser"}
-    assert until_seen(small, backend, "t-3", "ended") == AttemptStatus("ended", codes=(0, 0), code=0)
+    status = until_seen(small, backend, "t-3", "ended")
+    assert status == AttemptStatus("ended", codes=(0, 0), code=0, ended=status.ended)
+    assert began < status.ended <= time.time()
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-3"]) == 2
 
 
 def test_what_was_cut_short_between_two_submissions_is_gone_on_with(backend, slurm, small, monkeypatch):
-    order = launch_of("t-6", "true", {"n00": [0], "n05": [0]})
+    began, order = time.time(), launch_of("t-6", "true", {"n00": [0], "n05": [0]})
     run, submitted = SlurmCommands.run, []
 
     def cut_short(self, *argv, text=""):
@@ -144,7 +147,9 @@ def test_what_was_cut_short_between_two_submissions_is_gone_on_with(backend, slu
     assert [job["name"] for job in slurm.jobs()] == ["berth:t-6:0"]
     assert "t-6" not in backend.observe().attempts  # so it is asked for again
     assert backend.apply([order]) == [order]
-    assert until_seen(small, backend, "t-6", "ended") == AttemptStatus("ended", codes=(0, 0), code=0)
+    status = until_seen(small, backend, "t-6", "ended")
+    assert status == AttemptStatus("ended", codes=(0, 0), code=0, ended=status.ended)
+    assert began < status.ended <= time.time()
     assert len([job for job in SlurmCommands().jobs() if job.ours and job.ours[0] == "t-6"]) == 2
 
 
