@@ -102,7 +102,8 @@ def one_kind(option: dict[str, Any]) -> str:
     if option.get("type") == "array":
         return f"list of {kind(option.get('items', {}))}"
     if option.get("type") == "object":
-        return f"name: {kind(option.get('additionalProperties') or {})}"
+        values = option.get("additionalProperties")
+        return f"name: {kind(values)}" if isinstance(values, dict) else "name: value"
     if values := option.get("enum"):
         return " or ".join(f"`{value}`" for value in values)
     return {"integer": "whole number", "number": "number", "string": "text"}.get(
