@@ -69,7 +69,7 @@ def in_short(data: dict[str, Any]) -> str:
     if "plans" in data:
         learned, exact = (_plan_points(data, method) for method in ("reinforce-lstm", "exact"))
         ratios = [one["ratio"] for one in learned if one["ratio"] is not None]
-        slowest, quick = (max(one["cpu_s"] for one in points) for points in (learned, exact))
+        slowest, quick = (max((one["cpu_s"] for one in points), default=0.0) for points in (learned, exact))
         cost = f", at {min(ratios):.2f} to {max(ratios):.2f} times the least cost" if ratios else ""
         lines.append(
             f"Planning, {data['plans']['about']['plan_s']:g} CPU seconds per search: "

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class BerthError(Exception):
@@ -67,6 +68,15 @@ class UnknownNameError(InputError):
             f"did you mean {near!r}?" if near else f"known: {', '.join(names)}" if names else "there are none"
         )
         super().__init__(f"no {what} is called {name!r}", where=where, hint=hint)
+        self._given = what, name, tuple(names), where
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Processes pass errors on by pickle."""
+        return _unknown_name, self._given
+
+
+def _unknown_name(what: str, name: str, known: tuple[str, ...], where: str | None) -> UnknownNameError:
+    return UnknownNameError(what, name, known, where=where)
 
 
 class ForeignValueError(RuntimeError):

@@ -66,7 +66,9 @@ def test_commands_of_a_page_work_one_after_the_other_and_its_python_too(page, tm
     monkeypatch.setenv("BERTH_STATE", str(tmp_path / "state"))
     shutil.copytree(EXAMPLES, folder)
     monkeypatch.chdir(folder)  # `berth up` reads the files of a page, too
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")  # jobs run `berth train`
+    monkeypatch.setenv(
+        "PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    )  # jobs run `berth train`
     # Pages that speak of a reader's own Philly download get a small made-up file of that shape.
     (folder / "philly.csv.xz").write_bytes(lzma.compress(PHILLY.encode()))
     with ExitStack() as served:

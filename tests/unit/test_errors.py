@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
 from berth.errors import InputError, UnknownNameError, nearest
@@ -27,3 +29,14 @@ def test_an_unknown_name_like_none_lists_what_there_is():
 )
 def test_nearest_ignores_case_and_gives_up_on_the_unlike(slip, meant):
     assert nearest(slip, ["dgx-a100", "lab"]) == meant
+
+
+def test_an_unknown_name_survives_the_way_between_processes():
+    error = UnknownNameError("policy", "fifi", ["fifo", "srtf"], where="a.yaml:3")
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again), again.hint, again.where) == (
+        type(error),
+        str(error),
+        error.hint,
+        error.where,
+    )

@@ -18,7 +18,16 @@ from berth.live.state import ControllerState
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, JobStatus
 
-_KEPT = ("attained_gpu_s", "ran_s", "evictions", "moves", "waited_s", "first_start_s", "restored_at_s")
+_KEPT = (
+    "attained_gpu_s",
+    "ran_s",
+    "evictions",
+    "moves",
+    "waited_s",
+    "first_start_s",
+    "restored_at_s",
+    "deferred_s",
+)
 _WORK = ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s")
 
 

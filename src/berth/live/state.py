@@ -251,7 +251,9 @@ class ControllerState(ScheduledJobs):
         """Delay a job whose attempt failed, or end it if it has no restarts left."""
         job.token = None
         job.failures += counts
-        if job.failures > job.spec.restarts or job.cause == Cause.COMMAND:
+        # a command that can't be started may be the fault of one machine; twice, it is the command's
+        lasting = job.cause == Cause.COMMAND and job.failures > 1
+        if job.failures > job.spec.restarts or lasting:
             _kernels.finish(self.native_world, job.row, self.now)
             job.ends_as = FAILED
             return

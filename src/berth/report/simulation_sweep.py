@@ -118,6 +118,8 @@ def print_maps(out: Console, shown: Shown, files: Sequence[str] = (), notes: Seq
 def map_verdict(cells: Cells, metric: ComparedMetric, name: str, base: str) -> str:
     """Return one sentence about a map."""
     known = {at: one for at, one in cells.items() if one.low is not None and one.ratio is not None}
+    if cells and all(one.ratio is None for one in cells.values()):
+        return f"{metric.name}: no ratio, it is 0 under {name} or {base} in every cell."
     if not known:
         return f"{metric.name}: too few seeds to say whether {name} is better than {base}."
     better = {at: one for at, one in known.items() if one.better(metric.less_is_better)}

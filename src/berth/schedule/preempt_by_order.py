@@ -37,8 +37,8 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     running jobs that nothing threatens.
     """
     jobs, waiting, state = world.jobs, world.waiting, world.state[0]
-    ranked, wake = long_running(world, rank_threatened(world, hooks, now), now)
-    total = len(ranked)
+    ranked, wake, young = long_running(world, rank_threatened(world, hooks, now), now)
+    total, first = len(ranked), jobs[waiting[state.queue_start]].priority
     # ranked[offered:] have returned their devices; ranked[settled:] have not taken them again yet
     offered, settled = total, total
     evicted = np.empty(total, np.int64)
@@ -55,6 +55,9 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         while settled < total and not precedes(jobs[row], jobs[ranked[settled]]):
             count = settle(world, ranked[settled], evicted, count)
             settled += 1
+        if young and jobs[row].priority < first:  # young jobs return their devices to higher priorities only
+            count = settle_all(world, ranked[settled:], evicted, count)
+            offered, settled = 0, total
         level, considered = reserve_from_job(world, i, level, considered, now)
         i += 1
         allowed_tier = allowed_tier_of(world, hooks, row, now)
@@ -80,9 +83,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
             wake = min(wake, wake_s)
             if jobs[row].other_shape < 0:  # else shape_choice.py has said what it waits for
                 jobs[row].waits_for_tier, jobs[row].until_s = allowed_tier, wake_s
-    while settled < total:
-        count = settle(world, ranked[settled], evicted, count)
-        settled += 1
+    count = settle_all(world, ranked[settled:], evicted, count)
     drop_started(world, i)
     for k in range(state.queue_start, i):  # only now is it known what stays free
         explain_wait(world, waiting[k], jobs[waiting[k]].waits_for_tier, jobs[waiting[k]].until_s)
@@ -143,26 +144,28 @@ def rank_threatened(world: World, hooks: Hooks, now: float) -> Array:
 
 
 @kernel
-def long_running(world: World, rows: Array, now: float) -> tuple[Array, float]:
-    """Those of the rows, in order, that may be evicted now, and when the next of the others may.
+def long_running(world: World, rows: Array, now: float) -> tuple[Array, float, bool]:
+    """Those of the rows, in order, that may be evicted now; when the next of the others may; whether some are young.
 
     Not what this pass has just started, nor jobs that have not worked for `min_run_s` yet, unless a job of a higher
-    priority waits.
+    priority waits: young jobs give way to such only.
     """
     jobs, min_run_s = world.jobs, world.rules[0].min_run_s
     priority = jobs[world.waiting[world.state[0].queue_start]].priority
-    count, wake = 0, math.inf
+    count, wake, young = 0, math.inf, False
     for row in rows:
         job = jobs[row]
         if not job.preemptible or job.started_s >= now:
             continue
         until_s = max(job.started_s, job.restored_at_s) + min_run_s
-        if min_run_s > 0.0 and until_s > now and job.priority >= priority:
+        if min_run_s > 0.0 and until_s > now:
             wake = min(wake, until_s)
-            continue
+            if job.priority >= priority:
+                continue
+            young = True
         rows[count] = row
         count += 1
-    return rows[:count], wake
+    return rows[:count], wake, young
 
 
 @inlined
@@ -173,6 +176,14 @@ def offer_devices(world: World, row: int, open_: bool) -> None:
     charge_quota(world, row, -world.jobs[row].gpus)
     if world.state[0].reserved_for >= 0 and not open_:
         set_mask(world, True)
+
+
+@kernel
+def settle_all(world: World, rows: Array, evicted: Array, count: int) -> int:
+    """Settles jobs one after the other."""
+    for row in rows:
+        count = settle(world, row, evicted, count)
+    return count
 
 
 @kernel

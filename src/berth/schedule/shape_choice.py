@@ -76,14 +76,16 @@ def cheapest(world: World, row: int) -> int:
     """The shape with the lowest cost at its nearest placement, whenever that is free."""
     job = world.jobs[row]
     first = world.shapes[job.first_shape]
-    if first.compared == world.state[0].price_version:
+    fresh = job.first_start_s < 0  # of a job that has run the rest counts, and what restoring it costs
+    if fresh and first.compared == world.state[0].price_version:
         return first.cheapest
     best, least_s = job.shape, math.inf
     for number in range(job.first_shape, job.first_shape + job.shape_count):
         cost_s = cost_of(world, row, number, world.shapes[number].nearest_tier)
         if cost_s < least_s:
             best, least_s = number, cost_s
-    first.compared, first.cheapest = world.state[0].price_version, best
+    if fresh:
+        first.compared, first.cheapest = world.state[0].price_version, best
     return best
 
 

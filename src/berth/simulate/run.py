@@ -241,7 +241,7 @@ class Engine:
             self._world, self._hooks, self._phases, self._state, self._net, self._speed, events
         )
         if self._window is not None:
-            self._window.collect()
+            self._window.collect(int(self.state.clock[0]["arrived"]))
         return outcome
 
     def _raise_failure(self) -> None:

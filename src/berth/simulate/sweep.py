@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from functools import cache
 from multiprocessing import active_children, get_context
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -116,6 +115,11 @@ class Grid:
     def cells(self) -> list[Cell]:
         """All of them, policy by policy within a trace."""
         reference = reference_device(load_cluster(self.cluster), self.reference_device).name
+        codes = {
+            (policy, mix): code_of(policy, self.cluster, mix)
+            for policy in self.policies
+            for mix in self.mixes
+        }
         return [
             Cell(
                 cluster=self.cluster,
@@ -133,7 +137,7 @@ class Grid:
                 reference_device=reference,
                 arrivals=self.arrivals,
                 faults=self.faults,
-                code=code_of(policy),
+                code=codes[policy, mix],
             )
             for mix, load, congestion, seed, policy in itertools.product(
                 self.mixes, self.loads, self.congestions, range(self.seeds), self.policies
@@ -141,13 +145,14 @@ class Grid:
         ]
 
 
-@cache
-def code_of(policy: str) -> str:
-    """A name for the code that a cell ran: another engine or policy is another cell."""
+def code_of(policy: str, *inputs: str) -> str:
+    """A name for what a cell ran: another engine, policy, or content of an input that is a file, is another cell."""
     source = inspect.getsourcefile(type(load_policy(policy)))
     own = Path(source).read_bytes() if source else b""
-    berth = fingerprint() + policies_fingerprint()
-    return hashlib.sha256(berth.encode() + own).hexdigest()[:12]
+    found = hashlib.sha256((fingerprint() + policies_fingerprint()).encode() + own)
+    for path in map(Path, inputs):
+        found.update(path.read_bytes() if path.is_file() else b"")
+    return found.hexdigest()[:12]
 
 
 def run_cell(cell: Cell) -> Row:

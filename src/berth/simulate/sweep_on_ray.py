@@ -1,7 +1,7 @@
 """The cells of a sweep as tasks of Ray: on the cluster of RAY_ADDRESS, or on a Ray of this machine that ends with it.
 
 A task returns what `run_cell` returns here, so where a cell ran does not change its figures. Other machines need the
-same berth and policy: a cell names the code it is for, and a task with other code is refused.
+same berth, policy and files: a cell names the code and the content it is for, and a task with others is refused.
 """
 
 from __future__ import annotations
@@ -66,10 +66,11 @@ def _row(ray: Any, reference: Any) -> Row:
 
 
 def run_same_code(cell: Cell) -> Row:
-    """Plays a cell where the engine and the policy are those that it was made for."""
-    if code_of(cell.policy) != cell.code:
+    """Plays a cell where the engine, the policy and the files are those that it was made for."""
+    if code_of(cell.policy, cell.cluster, cell.mix) != cell.code:
         raise InputError(
-            f"--on ray: a machine of the cluster has another version of berth or of the policy {cell.policy}",
-            hint="install the same version on all machines",
+            f"--on ray: a machine of the cluster has another version of berth, of the policy {cell.policy} or of "
+            "the files of cluster and mix",
+            hint="install the same version on all machines, with the same files at the same paths",
         )
     return run_cell(cell)

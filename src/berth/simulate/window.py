@@ -2,7 +2,8 @@
 
 Compiled code finds a job by its row, so the arrays have a row for every job, in memory that is reserved and not
 used. Rows are written in order of arrival; what figures are computed from (`KEPT`) is copied when all jobs of a block
-have ended, and its memory is returned to the system. A run takes memory for the jobs that wait and run at one time.
+have ended, and its memory is returned to the system. Records take memory for the jobs that wait and run at one time;
+columns, kept fields and, with a network, the arrays of flows are there for all jobs.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ KEPT = (
 _KEPT_ACCOUNTS = ("exposed_comm_gpu_s", "lost_gpu_s", "redone_s", "usd", "reshapes")
 _BLOCK = 64  # jobs
 _AHEAD = 4096  # rows are written for this many jobs more than may arrive
+_MAP_NORESERVE = 0x4000  # of Linux; mmap names it from Python 3.13 on
 _SWEEP = 64  # collections between two that release all that has ended: lists of rows may touch it again
 
 
@@ -57,11 +59,12 @@ class JobWindow:
         blocks = np.arange(self._written // _BLOCK, -(-stop // _BLOCK))
         self._open, self._written = np.concatenate([self._open, blocks]), stop
 
-    def collect(self) -> None:
-        """Keeps the results of blocks whose jobs have ended, and releases their memory."""
+    def collect(self, arrived: int) -> None:
+        """Keeps the results of blocks whose jobs have arrived and ended, and releases their memory."""
         rows = self._open.reshape(-1, 1) * _BLOCK + np.arange(_BLOCK)
         state = self._memory[0].array["state"][rows]
-        ended = (state == JobStatus.DONE) | (state == JobStatus.REFUSED) | (rows >= self._count)
+        ended = (state == JobStatus.DONE) | (state == JobStatus.REFUSED)
+        ended = (ended & (rows < arrived)) | (rows >= self._count)
         self._end(ended.all(axis=1))
         self._collections += 1
         if self._collections % _SWEEP == 0:
@@ -105,7 +108,8 @@ class _Rows:
     def __init__(self, dtype: np.dtype[np.void], count: int) -> None:
         self._block_bytes = _BLOCK * dtype.itemsize
         rows = -(-count // _BLOCK) * _BLOCK
-        self._memory = mmap.mmap(-1, rows * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+        self._memory = mmap.mmap(-1, rows * dtype.itemsize, flags=flags)
         self.array: Array = np.frombuffer(self._memory, dtype)
 
     def release(self, first: int, stop: int) -> None:

@@ -167,7 +167,7 @@ MISTAKES = {
         "machines:\n- devices: {T4: 1}\nracks:\n- machines: [{devices: {T4: 1}}]",
         ":1:1: `racks:` and `machines:` are both given",
     ),
-    "empty list": ("machines: []", ":1:11: machines: list should have at least 1 item"),
+    "empty list": ("machines: []", ":1:11: machines: is empty; it needs at least 1"),
     "empty group": ("groups:\n- name: a", ":2:3: holds no machines"),
     "machine without devices": ("machines:\n- {devices: {}}", ":2:13: machines.0.devices:"),
     "machine without the key devices": ("machines:\n- {cores: 2}", "machines.0.devices: is missing"),

@@ -129,18 +129,18 @@ def test_an_end_is_not_before_its_start_and_not_after_its_discovery(crank):
         ({"run": ["true"], "cwd": "/no/such"}, "folder /no/such: No such file or directory"),
     ],
 )
-def test_a_command_that_cannot_be_started_says_why_and_is_not_retried(
+def test_a_command_that_cannot_be_started_says_why_and_is_tried_twice(
     crank, tmp_path, service_of, spec, said, capsys
 ):
     live = crank(backend=lambda cluster, _: LocalBackend(tmp_path, cluster))
     job = live.submit(**spec)
     until(lambda: live.step(0.1) or job not in live.state.jobs)
     service = service_of(live)
-    assert (live.state_of(job), service.job(job, ADMIN)["attempts"]) == ("failed", 1)
+    assert (live.state_of(job), service.job(job, ADMIN)["attempts"]) == ("failed", 2)
     whole = f"it is over: failed, its command can't be started ({said})"
     assert service.why(job, ADMIN)["reason"]["sentence"] == whole
     assert said in service.logs(job, ADMIN, attempt=None, rank=0, offset=0, limit=1000)[0]
-    (attempt,) = service.history(job)["attempts"]
+    _, attempt = service.history(job)["attempts"]
     assert _ended_by(attempt) == f"command-error ({said}), exit 127"
     rows = service.jobs(ADMIN, over=True, limit=10)["jobs"]
     _print_ended(Console(width=400), rows, rows[0]["ended"])

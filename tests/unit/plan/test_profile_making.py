@@ -355,7 +355,7 @@ def test_a_mistake_is_one_message_and_exit_code_two(capsys, monkeypatch, argumen
 def test_this_machine_is_measured_and_forgotten(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "home"))
     monkeypatch.setattr("berth.train.measure.host._EXTRA_S", 0.0)  # what other tests disturb is not repeated
-    monkeypatch.setattr("berth.train.measure.rows.ROWS", 200_000)
+    monkeypatch.setattr("berth.train.measure.rows.ROWS", 300_000)
     code, out, _ = run(capsys, monkeypatch, "--here", "nce", "--repeats", "1")
     assert code == 0
     assert "planning uses them from now on" in out

@@ -92,3 +92,18 @@ LONG, SHORT, URGENT = (0, 1, 1000), (10, 1, 100), (10, 1, 100, None, None, 5)
 def test_how_long_a_running_job_is_left_alone(policy, later, at):
     found = starts(policy, [LONG, later])
     assert found[1][0] == pytest.approx(at)
+
+
+def test_young_jobs_give_way_to_higher_priorities_only():
+    """An urgent gang waits for two devices, one of which is held by a job that can't be preempted."""
+    rows = [(0, 1, 5000), (100, 1, 1000), (110, 2, 50, None, None, 5), (120, 1, 10)]
+    trace = jobs(rows)
+    trace = replace(
+        trace, frame=trace.frame.with_columns(pl.Series("preemptible", [0, 1, 1, 1], dtype=pl.Int32))
+    )
+    given = Setting(network="off", eviction_s=0.0, eviction_large_s=0.0, log=True)
+    log = event_frame(simulate(trace, cluster([2]), load_policy("berth:min_run=5m"), given))
+    started = dict(
+        log.filter(pl.col("event") == "started").unique("job", keep="first").select("job", "time_s").rows()
+    )
+    assert started["j3"] == pytest.approx(400.0)

@@ -30,13 +30,13 @@ def trace():
     submit[5_000:12_000] = submit[5_000]
     durations = drawn.exponential(120.0, JOBS)
     durations[::4_999] = 400_000.0
+    gpus = drawn.choice([1, 2, 3, 6, 64], JOBS, p=[0.5, 0.2, 0.2, 0.0999, 0.0001]).astype(np.int32)
+    gpus[20_000:20_300] = 64  # whole blocks that are refused before they arrive
     return Trace.from_columns(
         {
             "job_id": [str(i) for i in range(JOBS)],
             "submit_s": submit,
-            "num_gpu": drawn.choice([1, 2, 3, 6, 64], JOBS, p=[0.5, 0.2, 0.2, 0.0999, 0.0001]).astype(
-                np.int32
-            ),
+            "num_gpu": gpus,
             "duration_s": durations,
             "user": drawn.choice(["ada", "bob", "cyn"], JOBS).tolist(),
         },
@@ -82,7 +82,7 @@ def test_memory_of_jobs_that_have_ended_is_returned():
         window.write_until(arrived + 4096)
         window.jobs["state"][arrived : arrived + 4096] = JobStatus.DONE
         window.jobs["end_s"][arrived : arrived + 4096] = 7.0
-        window.collect()
+        window.collect(arrived + 4096)
     window.close()
     assert (window.records["end_s"] == 7.0).all()
     assert (window.records["arrival_s"] == columns["arrival_s"]).all()

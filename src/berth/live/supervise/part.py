@@ -67,13 +67,19 @@ class Part:
         if self._gather():
             try:
                 self._start()
-                self._watch()
             except CommandError as error:
                 outcome["error"] = str(error)
                 self._could_not_start("command-error", str(error))
             except OSError as error:
                 outcome["error"] = str(error)
                 self._could_not_start("exit", str(error))
+            else:
+                try:
+                    self._watch()
+                except OSError as error:
+                    outcome["error"] = str(error)
+                    self.code, self.cause = self.code or 127, self.cause or "exit"
+                    self._fail()
             stopped = self._cut_short()
             if stopped:
                 self.cause = self.cause or "stopped"
@@ -100,10 +106,11 @@ class Part:
 
     def _could_not_start(self, cause: str, why: str) -> None:
         rank = self.members[0]["rank"]
-        self._say(rank, f"berth: the command can't be started: {why}")
         self.codes.setdefault(rank, 127)
         self.code, self.cause = 127, cause
         self._fail()
+        with contextlib.suppress(OSError):  # such as a full disk
+            self._say(rank, f"berth: the command can't be started: {why}")
 
     def keep(self, child: int) -> None:
         """Wait for the process that runs the part; if it is killed, kill all that it has left."""
