@@ -41,7 +41,7 @@ def test_a_sweep_on_ray_has_the_figures_of_a_local_one(connected, tmp_path):
 
 def test_a_machine_with_other_code_is_refused(connected):
     cell = dataclasses.replace(GRID.cells()[0], code="of another day")
-    with pytest.raises(InputError, match="another version of berth or of the policy fifo"):
+    with pytest.raises(InputError, match="another version of berth, of the policy fifo or of"):
         list(results_on_ray([cell], 1))
 
 

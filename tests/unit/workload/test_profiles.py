@@ -196,7 +196,7 @@ sources: {log: {kind: measured, note: "our own log", year: 2025}}
             "sources: {a: {kind: measured, note: x, year: 2020}}\n"
             "bytes: {value: 1MB, source: a, year: 2021}\n"
             "compute: {A100: 1ms}",
-            r"mine.yaml:2:8: bytes: has both",
+            r"mine.yaml:2:21: bytes: has both",
         ),
     ],
 )
