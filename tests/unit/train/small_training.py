@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -44,21 +45,25 @@ def train(
     batch: int = 64,
     **options,
 ) -> Session:
-    """Trains to `steps` and closes nothing; `log` gets a line for every step."""
+    """Trains to `steps` and closes nothing; `log` gets a line for every step, before the step is saved."""
     how = Checkpoints(folder, every=every, full_every=3, keep=2)
     parts = {name: options.pop(name) for name in ("store", "notify") if name in options}
-    session = Session(
-        model or Small(), options=TrainOptions(batch=batch, checkpoints=how, **options), **parts
-    )
-    lines = log.open("a") if log else None
-
-    def report(of: Session) -> None:
-        if lines:
-            lines.write(f"{of.progress.step} {of.progress.losses[-1].hex()}\n")
-            lines.flush()
-
-    session.run(steps, report=report)
+    callbacks = [LossLog(log)] if log else []
+    options = TrainOptions(batch=batch, checkpoints=how, **options)
+    session = Session(model or Small(), options=options, callbacks=callbacks, **parts)
+    session.run(steps)
     return session
+
+
+class LossLog:
+    """A file with a line for every step."""
+
+    def __init__(self, path: Path) -> None:
+        self.lines = path.open("a")
+
+    def on_step(self, metrics: Mapping[str, Any]) -> None:
+        self.lines.write(f"{metrics['step']} {metrics['loss'].hex()}\n")
+        self.lines.flush()
 
 
 def in_child(work: Callable[[], object], fault: str | None = None) -> int:
