@@ -59,11 +59,11 @@ class LossLog:
     """A file with a line for every step."""
 
     def __init__(self, path: Path) -> None:
-        self.lines = path.open("a")
+        self.path = path
 
     def on_step(self, metrics: Mapping[str, Any]) -> None:
-        self.lines.write(f"{metrics['step']} {metrics['loss'].hex()}\n")
-        self.lines.flush()
+        with self.path.open("a") as lines:
+            lines.write(f"{metrics['step']} {metrics['loss'].hex()}\n")
 
 
 def in_child(work: Callable[[], object], fault: str | None = None) -> int:
