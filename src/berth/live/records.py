@@ -12,7 +12,7 @@ are refused. Versions:
 3. `opened` has an epoch, which is part of the tokens of the attempts that follow
 4. `external` was called `foreign` before
 5. a submission may have alternatives and plans; a start then has the name of its shape, and its seats their parts
-6. an exit may have the time at which the processes ended; a job whose command can't be started is not retried
+6. an exit may have the time at which the processes ended; a job whose command can't be started is tried twice
 """
 
 from __future__ import annotations

@@ -214,9 +214,9 @@ def _section(shown: Shown, policy: str, mix: str, cells: Cells) -> str:
 
 
 def _html_cell(shown: Shown, one: Ratio, at: tuple[str, str, float, float]) -> str:
-    metric, (policy, *cell) = shown.metric, at
+    metric, (policy, mix, load, congestion) = shown.metric, at
     mine, base = (
-        format_metric(metric.unit, shown.median(name, *cell))  # type: ignore[arg-type]
+        format_metric(metric.unit, shown.median(name, mix, load, congestion))
         for name in (policy, shown.grid.policies[0])
     )
     small = f"<small>{html.escape(mine)} / {html.escape(base)}</small>"

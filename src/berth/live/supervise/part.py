@@ -19,7 +19,7 @@ from .processes import children_of, descendants_of, prepare_child, resident_byte
 POLL_S = 0.25
 PLAN = "plan.yaml"  # the plan that the job runs, in its attempt's folder
 GATHER_S = 120.0  # for all parts of a gang to start
-# errors of a start that another start would have too
+# errors of a start that another start on this machine would have too
 LASTING = (
     errno.ENOENT,
     errno.ENOTDIR,
@@ -34,7 +34,7 @@ KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "USER", "LOGNAME", "TMPDIR", "TZ", "LD
 
 
 class CommandError(Exception):
-    """The command can't be started here, and another attempt would not change that."""
+    """The command can't be started on this machine, and another attempt here would not change that."""
 
 
 class Part:
