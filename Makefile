@@ -6,6 +6,9 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 # Four workers for two cores, since live tests wait; tests/conftest.py puts the longest files first.
 SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
+FAST := -m "not slow and not soak and not gpu"
+TORCH := $(addprefix tests/unit/,plan testing train zoo)# packages whose tests import torch
+WAITING := tests/live $(addprefix tests/unit/,cli live)# for disks and controllers
 unexport PYTHONDONTWRITEBYTECODE # some images set it: each process would compile the sources again
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
@@ -13,7 +16,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 unit = $(patsubst %,tests/unit/$(1)/test_%.py,$(2))
 TOO_LONG := rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk too_soon delay_timers_again \
   without_preemption every_policy woken_at_once microsecond every_second for_ever lstm cold_rows_age by_probability true_probabilities law_of_zipf promises without_memory
-INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TOO_LONG) | sed 's/ / or /g'))" \
+INTERPRETED := $(FAST) -k "not ($(shell echo $(TOO_LONG) | sed 's/ / or /g'))" \
   $(call unit,schedule,held_places kinds waiting victims regressions lwf places policies dally berth_policy \
     gain_values move_values lookahead_values place_choice) \
   $(call unit,simulate,quotas faults network_values metrics_values heap) \
@@ -22,7 +25,7 @@ INTERPRETED := -m "not slow and not soak and not gpu" -k "not ($(shell echo $(TO
   $(call unit,train,index state decay table table_edges small_tiers admission hashing data) \
   $(call unit,train/servers,codec routing request_queue tickets)
 
-.PHONY: help demo test kernels fast test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting papers profiles clean bench bench-page bench-network \
+.PHONY: help demo test kernels fast-torch fast-live fast-rest test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting papers profiles clean bench bench-page bench-network bench-network-packets \
 	bench-simulate bench-policies bench-waiting bench-one-job bench-plan bench-plan-learned bench-plan-truth bench-plan-stages bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
@@ -54,10 +57,17 @@ kernels: $(VENV)/.dev # compiled once, or each worker of the tests would compile
 	-@$(BIN)/berth train ctrdnn-8 --batch 64 --steps 2 --servers 1 >/dev/null 2>&1
 
 check: $(VENV)/.dev ## lint, types, layers and the fast tests: under a minute
-	@$(MAKE) --no-print-directory -j 2 lint fast
+	@$(MAKE) --no-print-directory -j 4 --output-sync lint fast-torch fast-live fast-rest
 
-fast: $(VENV)/.dev
-	@$(PYTEST) $(SPREAD) -n 2 -m "not slow and not soak and not gpu"
+# Each collects its own part of the tests only, and nothing passes between them.
+fast-torch: $(VENV)/.dev
+	@$(PYTEST) $(FAST) $(TORCH)
+
+fast-live: $(VENV)/.dev
+	@$(PYTEST) $(FAST) $(WAITING)
+
+fast-rest: $(VENV)/.dev
+	@$(PYTEST) $(FAST) tests $(addprefix --ignore=,$(TORCH) $(WAITING))
 
 soak: $(VENV)/.dev ## the property tests with many more cases
 	@$(PYTEST) $(SPREAD) -m soak
@@ -99,6 +109,9 @@ bench-network: $(VENV)/.dev ## the network model against measured step times and
 	@held=0; $(BIN)/python benchmarks/network.py || held=1; \
 	$(BIN)/python benchmarks/contention.py || held=1; \
 	$(BIN)/python benchmarks/sharing.py || held=1; exit $$held
+
+bench-network-packets: $(VENV)/.dev ## the network model against packets in ns-3 (Debian: g++ libns3-dev); some ten minutes, writes docs/design/network-packets.md
+	@$(BIN)/python benchmarks/ns3_study.py
 
 bench-simulate: $(VENV)/.dev ## jobs per CPU-second of the simulator, against its bars
 	@$(BIN)/python benchmarks/simulate.py
@@ -153,7 +166,7 @@ profiles: $(VENV)/.dev ## measure every model of the zoo on this machine again a
 
 docs: $(VENV)/.dev ## build the documentation into site/
 	@$(BIN)/python docs/generate.py
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: site/index.html"
 
 docs-plan: $(VENV)/.dev ## write docs/plan-sanity.md again: what the planner rents for known models

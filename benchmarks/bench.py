@@ -1,4 +1,4 @@
-"""`make bench`: every benchmark, one after the other, and docs/performance.md from what they found.
+"""`make bench`: every benchmark, one after the other, and the pages on performance from what they found.
 
     python benchmarks/bench.py [NAME ...]     those alone; the page keeps what it has of the others
 

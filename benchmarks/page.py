@@ -1,8 +1,9 @@
-"""Makes docs/performance.md from the results that `make bench` stored in docs/assets/results.
+"""Makes docs/performance.md and docs/performance-figures.md from the results stored in docs/assets/results.
 
     python benchmarks/page.py
 
-Nothing on the page is written by hand but what each benchmark is about: a bar that was missed is shown as missed.
+The first is a summary: a figure of each benchmark and the bars that are missed. The second has every figure. Nothing on
+them is written by hand but what each benchmark is about: a bar that was missed is shown as missed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from results import Figure, Results, as_table, load
 
 SCRIPTS = Path(__file__).resolve().parent
 DOCS = SCRIPTS.parent / "docs"
+FIGURES = "performance-figures.md"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,11 @@ class Benchmark:
     title: str
     target: str
     about: str
+    headline: tuple[str, str, str] = (
+        "",
+        "",
+        "",
+    )  # of the summary: how its table begins, its name, what to say
     always: bool = True  # part of `make bench`
 
     @property
@@ -42,6 +49,7 @@ BENCHMARKS = (
         "How far modelled step times are from those that Pollux measured (2021), on arrangements of GPUs that the fit\n"
         "did not see, and modelled contention from DeepShare's measurements. More:\n"
         "[its fit to measurements](design/network-fit.md).",
+        headline=("The same, all models, by form", "berth: seven numbers", "median error of step times: {}"),
     ),
     Benchmark(
         "contention",
@@ -50,12 +58,18 @@ BENCHMARKS = (
         "The simulator's closed form of gangs that share links, against iterations played one by one: relative error\n"
         "of the slowdown, over every model, two placements, and offsets between the gangs. More:\n"
         "[the network model](design/network.md).",
+        headline=(
+            "all",
+            "error where gangs are slowed by more than 2 %",
+            "median error of the slowdown of gangs that share links: {}",
+        ),
     ),
     Benchmark(
         "sharing",
         "Shared links",
         "bench-network",
         "What it costs to compute the shares of all links again when a job comes or goes; wall-clock time.",
+        headline=("1,000 jobs", "one change", "all shares again after one change among 1,000 jobs: {}"),
     ),
     Benchmark(
         "plan",
@@ -63,6 +77,7 @@ BENCHMARKS = (
         "bench-plan",
         "CPU time, kernels loaded, for L layers on T types; a bar on the most is one on the slowest instance.\n"
         "Problems are generated, or the zoo's models on a cluster. More: [planning](design/planning.md).",
+        headline=("Optima proven", "exact, L=64 T=8", "64 layers on 8 types, optimum proven: {}"),
     ),
     Benchmark(
         "plan-learned",
@@ -78,6 +93,7 @@ BENCHMARKS = (
         "bench-simulate",
         "CPU time on jobs of Microsoft's Philly trace, kernels loaded. The plain Python loop does strict FIFO by\n"
         "counting GPUs, and nothing else.",
+        headline=("76,573", "berth on 8x8x8:V100-16", "policy `berth` on 64 machines: {}"),
     ),
     Benchmark(
         "contest",
@@ -85,9 +101,12 @@ BENCHMARKS = (
         "bench-policies",
         "Every policy on the same traces, with the same estimates: remaining times known to +-50 %, learned from jobs\n"
         "that have ended, or unknown; no, half or all jobs preemptible. Modelled; a ratio is berth's figure over the\n"
-        "other's, below 1 is better. Where durations are learned or unknown, the figures are from before a job that\n"
-        "outlives its estimate gave way when its index falls behind. More: [what is known of\n"
-        "durations](design/estimates.md).",
+        "other's, below 1 is better. More: [what is known of durations](design/estimates.md).",
+        headline=(
+            "All cells",
+            "mean JCT, on average",
+            "mean JCT beside the best baseline on average, modelled: {}",
+        ),
     ),
     Benchmark(
         "policies",
@@ -96,6 +115,11 @@ BENCHMARKS = (
         "The policy's promise: as good as the best mode of delay scheduling (no-wait, full, manual, tuned) wherever\n"
         "one looks, without timers to choose. Modelled, over load, congestion and mix; a ratio is berth's figure over\n"
         "that of the best mode of the cell, below 1 is better. More: [waiting for near places](design/waiting.md).",
+        headline=(
+            "FIFO order, known to",
+            "mean JCT",
+            "mean JCT beside the best mode of each cell, modelled: {}",
+        ),
     ),
     Benchmark(
         "one_job",
@@ -104,6 +128,11 @@ BENCHMARKS = (
         "Shape, place and time chosen together, against the best rule in hindsight that fixes one shape per job, over\n"
         "device mixes, load and workload; change in percent, below 0 is better. Modelled. Not part of `make bench`.\n"
         "More: [jobs with parts and alternatives](design/one-job.md).",
+        headline=(
+            "mean over cells",
+            "mean JCT",
+            "change of mean JCT by choosing the shape too, modelled: {}",
+        ),
         always=False,
     ),
     Benchmark(
@@ -111,6 +140,7 @@ BENCHMARKS = (
         "The dashboard",
         "bench-dashboard",
         "Chromium without a GPU. Frames a second are those of the slower half of all frames.",
+        headline=("A live controller", "first paint", "first paint with 10,000 jobs in the queue: {}"),
     ),
     Benchmark(
         "live",
@@ -118,6 +148,11 @@ BENCHMARKS = (
         "bench-live",
         "Wall-clock time, with real HTTP, SQLite and a sync for every commit. The engine is in memory except for the\n"
         "real short jobs, which are processes of this machine.",
+        headline=(
+            "The controller",
+            "durable submissions over HTTP, 16 clients",
+            "durable submissions over HTTP: {}",
+        ),
     ),
     Benchmark(
         "train",
@@ -126,18 +161,29 @@ BENCHMARKS = (
         "CPU time over all threads and processes; all ways take turns on the same examples, and ratios are those\n"
         "within a turn. The floor is the MLP alone on inputs in memory, with the gradient of its input.\n"
         "Examples per second are in wall-clock time. More: [training](design/training.md).",
+        headline=(
+            "Batch 4,096: times the floor",
+            "berth, one process, all of it",
+            "CPU time beside the MLP alone, batch 4,096: {}",
+        ),
     ),
     Benchmark(
         "train-reading",
         "Reading examples",
         "bench-train",
         "What reading costs beside the whole step that it belongs to, and what a thread that reads ahead saves.",
+        headline=("Criteo TSV, batch 4,096", "reading alone", "Criteo TSV, of the CPU time of a step: {}"),
     ),
     Benchmark(
         "train-budget",
         "A table larger than its memory",
         "bench-train",
         "Training with cold rows in a file, beside the same with all rows in memory, by turns.",
+        headline=(
+            "20,000,000 rows",
+            "examples per second kept",
+            "examples per second kept when a third of the table fits: {}",
+        ),
     ),
     Benchmark(
         "plan-stages",
@@ -146,12 +192,22 @@ BENCHMARKS = (
         "Predicted and measured CPU time of one replica in a step, of three plans with unequal replicas. The\n"
         "prediction has the profile that berth comes with, which may be that of another core. More:\n"
         "[run a plan](guides/training.md#run-a-plan).",
+        headline=(
+            "3 and 2 replicas",
+            "stage 1, embedding .. norm: measured",
+            "CPU time measured beside predicted, the first stage of three replicas: {}",
+        ),
     ),
     Benchmark(
         "train-modes",
         "Training modes with a slow worker",
         "bench-train-modes",
         "Throughput with one of two workers at a tenth of its speed, beside both at full speed, by turns.",
+        headline=(
+            "one of two workers",
+            "async: throughput kept",
+            "`async`, throughput kept with one of two workers at a tenth of its speed: {}",
+        ),
     ),
     Benchmark(
         "tables",
@@ -159,6 +215,11 @@ BENCHMARKS = (
         "bench-tables",
         "Rows of 16 floats pulled and pushed by key, on one thread, beside torch's own and plain Python; by turns,\n"
         "and ratios are those within a turn. More: [sparse tables](design/tables.md).",
+        headline=(
+            "1,000,000 rows, batches of 106,496 zipf",
+            "push  berth adagrad",
+            "AdaGrad on repeated keys, rows per CPU-second beside torch: {}",
+        ),
     ),
     Benchmark(
         "servers",
@@ -166,6 +227,11 @@ BENCHMARKS = (
         "bench-tables",
         "Pull, push and end of step against a table in servers, beside the same table in the process; CPU time is\n"
         "that of all processes. More: [sparse servers](design/servers.md).",
+        headline=(
+            "Batch 4,096",
+            "1 server, shared memory, CPU",
+            "CPU time with one server beside a table in the process: {}",
+        ),
     ),
     Benchmark(
         "train-peers",
@@ -173,16 +239,22 @@ BENCHMARKS = (
         "bench-train-peers",
         "The same model on the same examples by torchrec, FBGEMM and TensorFlow, each a process with one thread; CPU\n"
         "time, by turns. Not part of `make bench`: it downloads the others.",
+        headline=(
+            "Batch 4,096: times the CPU time",
+            "torchrec 1.8",
+            "CPU time of torchrec beside berth, batch 4,096: {}",
+        ),
         always=False,
     ),
 )
 
 
 def write_page(docs: Path = DOCS) -> None:
-    """From what is stored below the same folder."""
-    page = docs / "performance.md"
-    page.write_text(make_page(stored(docs)), encoding="utf-8")
-    print(f"made docs/{page.name}", flush=True)
+    """Both pages, from what is stored below the same folder."""
+    found = stored(docs)
+    for name, text in (("performance.md", make_summary(found)), (FIGURES, make_page(found))):
+        (docs / name).write_text(text, encoding="utf-8")
+        print(f"made docs/{name}", flush=True)
 
 
 def results_of(docs: Path) -> Path:
@@ -197,39 +269,80 @@ def stored(docs: Path = DOCS) -> dict[str, Results]:
 
 
 def make_page(found: dict[str, Results]) -> str:
-    """The whole page."""
-    parts = [_head(found)]
+    """The page with every figure."""
+    parts = [_HEAD]
     parts += [_section(one, found.get(one.name)) for one in BENCHMARKS]
     parts.append(_machines(list(found.values())))
     return "\n".join(parts)
 
 
-def _head(found: dict[str, Results]) -> str:
-    minutes = sum(found[one.name].took_s for one in BENCHMARKS if one.always and one.name in found) / 60
+def make_summary(found: dict[str, Results]) -> str:
+    """One page: a figure of each benchmark, and every bar that is missed."""
+    measured = [(one, found[one.name]) for one in BENCHMARKS if one.name in found]
+    minutes = sum(results.took_s for one, results in measured if one.always) / 60
+    bars = [bar for _, results in measured for figure in results.figures for bar in figure.bars]
+    missed = sum(not bar.met for bar in bars)
+    rows = [[_link(one), _headline(one, results), _bars_met(results)] for one, results in measured]
+    table = "\n".join([_line(["", "one figure of it", "bars met"]), "|---|---|---|", *map(_line, rows)])
     return f"""# Performance
 
-<!-- made by benchmarks/page.py from docs/assets/results: change the benchmarks, not this page -->
+{_MADE}
 
-`make bench` measures all of this and writes this page; the last time it took {minutes:.0f} minutes.
+{len(bars) - missed} of {len(bars)} bars are met, {missed} missed. `make bench` measures all of this in {minutes:.0f}
+minutes and writes this page and [all figures]({FIGURES}), with their spread and the machine. A bar is what a figure is
+held against; a ratio (×) is to something measured in the same run.
 
-A figure is a median with its spread; one without a spread was taken once. A bar is what it is held against; where
-another statistic than the median is held against it, the bar names that and says what was found. Ratios are to
-something measured in the same run. What a busy machine adds is not taken out: the load of the minute before a
-benchmark began is given with it.
+{table}
 
-{_overview(found)}"""
+## Bars that are missed
+
+{_missed(measured)}"""
 
 
-def _overview(found: dict[str, Results]) -> str:
-    """A line for each benchmark: how many of its bars are met, and which are not."""
-    lines = [_line(["", "bars met", "missed"]), "|---|---|---|"]
-    for one in BENCHMARKS:
-        if one.name in found:
-            bars = [bar for figure in found[one.name].figures for bar in figure.bars]
-            met = f"{sum(bar.met for bar in bars)} of {len(bars)}" if bars else "no bar"
-            missed = "; ".join(f"{figure.table}: {figure.what}" for figure in found[one.name].missed)
-            lines.append(_line([f"[{one.title}](#{_anchor(one.title)})", met, missed and f"MISSED {missed}"]))
-    return "\n".join([*lines, ""])
+_MADE = "<!-- made by benchmarks/page.py from docs/assets/results: change the benchmarks, not this page -->"
+_HEAD = f"""# All figures
+
+{_MADE}
+
+The [summary](performance.md) has one figure of each and the bars that are missed. A figure is a median with its spread;
+one without a spread was taken once. A bar is what it is held against; where another statistic than the median is held
+against it, the bar names that and says what was found. Ratios are to something measured in the same run. What a busy
+machine adds is not taken out: the load of the minute before a benchmark began is given with it.
+"""
+
+
+def _link(one: Benchmark) -> str:
+    return f"[{one.title}]({FIGURES}#{_anchor(one.title)})"
+
+
+def headline(one: Benchmark, results: Results) -> Figure | None:
+    """The figure of the summary; a ratio goes before a figure of the same name."""
+    table, what, _ = one.headline
+    same = [figure for figure in results.figures if figure.what == what and figure.table.startswith(table)]
+    return max(same, key=lambda figure: bool(figure.beside), default=None)
+
+
+def _headline(one: Benchmark, results: Results) -> str:
+    figure = headline(one, results)
+    return one.headline[2].format(f"**{figure.cells[1]}**") if figure else ""
+
+
+def _bars_met(results: Results) -> str:
+    bars = [bar for figure in results.figures for bar in figure.bars]
+    return f"{sum(bar.met for bar in bars)} of {len(bars)}" if bars else "no bar"
+
+
+def _missed(measured: list[tuple[Benchmark, Results]]) -> str:
+    """A line for each benchmark with a missed bar: the figures by their table."""
+    lines = []
+    for one, results in measured:
+        tables: dict[str, list[str]] = {}
+        for figure in results.missed:
+            tables.setdefault(figure.table, []).append(figure.what)
+        if tables:
+            listed = "; ".join(f"*{title}*: {' / '.join(names)}" for title, names in tables.items())
+            lines.append(f"- **{_link(one)}.** {listed}.")
+    return "\n".join(lines or ["None."]) + "\n"
 
 
 def _anchor(title: str) -> str:

@@ -20,10 +20,10 @@ from typing import Any
 
 from papers_page import pages
 from papers_plots import pictures
-from papers_runs import FULL, QUICK, SHARE, Scale, as_data, plans, simulations
+from papers_runs import FULL, QUICK, SHARE, Scale, as_data, messages, plans, simulations
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
-PARTS = ("schedulers", "plans")
+PARTS = ("schedulers", "messages", "plans")
 _EVERY_S = 10.0
 
 
@@ -60,6 +60,12 @@ def measured(part: str, scale: Scale, cache: Path) -> dict[str, Any]:
         runs = sum(len(one.values["makespan_s"]) for one in found)
         about |= {"seeds": scale.seeds, "jobs_per_rack": scale.jobs_per_rack}
         about["took"] = f"{runs:,} simulations, {engine_s:.0f} CPU seconds in the engine"
+    elif part == "messages":
+        began_s = time.process_time()
+        found = messages(scale)
+        about |= {"seeds": scale.message_seeds, "jobs": scale.message_jobs}
+        runs = sum(len(one.mean_jct_s) for one in found)
+        about["took"] = f"{runs:,} simulations, {time.process_time() - began_s:.0f} CPU seconds"
     else:
         found = plans(scale, cache / "plans.jsonl")
         about |= {"plan_s": scale.plan_s, "share": SHARE}

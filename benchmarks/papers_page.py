@@ -6,9 +6,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from berth.simulate.intervals import median_interval, paired_ratios
 from berth.units import format_count, format_seconds
-from papers_ratios import Study, losses, overall, tally
-from papers_runs import ARRIVALS, METHODS, METRICS, MODES, READINGS
+from message_gate import GATES
+from papers_ratios import Ratio, Study, losses, overall, tally
+from papers_runs import (
+    ARRIVALS,
+    METHODS,
+    METRICS,
+    MODES,
+    PENALTIES,
+    READINGS,
+    SCATTER_GATE,
+    SCATTER_PENALTY,
+    SCATTERED,
+)
 from results import load
 
 RESULTS = Path(__file__).resolve().parents[1] / "docs" / "assets" / "results"
@@ -21,7 +35,9 @@ CONSOLIDATING = ("tiresias", "gandiva")
 def pages(data: dict[str, Any], docs: Path) -> dict[str, str]:
     """The pages by name, with what is between their markers written again."""
     tables = {"in short": in_short(data), "training": training(), "spent": spent(data)}
-    tables |= dict.fromkeys(("schedulers", "losses", "cells", "lwf", "readings", "plans"), NOT_YET)
+    tables |= dict.fromkeys(
+        ("schedulers", "losses", "cells", "lwf", "messages", "readings", "plans"), NOT_YET
+    )
     if "schedulers" in data:
         study = Study(data, "schedulers")
         tables |= {
@@ -31,6 +47,8 @@ def pages(data: dict[str, Any], docs: Path) -> dict[str, str]:
             "lwf": lwf(Study(data, "lwf")),
             "readings": readings(Study(data, "variants"), data["schedulers"]["about"]),
         }
+    if "messages" in data:
+        tables["messages"] = messages(data)
     if "plans" in data:
         tables["plans"] = planners(data)
     return {
@@ -91,8 +109,9 @@ def schedulers(study: Study, about: dict[str, Any]) -> str:
             for policy in study.policies
             if policy != TUNED
         ]
-        lines += [f"**{arrivals.capitalize()} arrivals**\n", _table(["/ policy", *WORDS.values()], rows), ""]
+        lines += [f"**{arrivals.capitalize()} arrivals**\n"]
         lines += [f"![{TUNED} over each policy, {arrivals} arrivals](assets/papers-{arrivals}.svg)\n"]
+        lines += [_folded("The same in numbers", _table(["/ policy", *WORDS.values()], rows)), ""]
     return "\n".join(lines)
 
 
@@ -109,16 +128,18 @@ def where_it_loses(study: Study) -> str:
 
 
 def every_cell(study: Study) -> str:
-    """Medians over seeds, cell by cell."""
+    """Medians over seeds, cell by cell, folded by arrivals."""
     lines = ["Medians over seeds.\n"]
-    for arrivals, racks, congestion in study.cells:
-        where = (arrivals, racks, congestion)
-        title = f"{arrivals} arrivals, {format_count(racks, 'rack')}, congestion x{congestion:g}"
-        rows = [
-            [f"`{policy}`", *(format_seconds(study.median(where, policy, metric)) for metric in METRICS)]
-            for policy in study.policies
-        ]
-        lines += [f'??? note "{title}"\n', _indented(_table(["policy", *WORDS.values()], rows)), ""]
+    for arrivals in _kinds(study):
+        tables = []
+        for where in (cell for cell in study.cells if cell[0] == arrivals):
+            title = f"{format_count(where[1], 'rack')}, congestion x{where[2]:g}"
+            rows = [
+                [f"`{policy}`", *(format_seconds(study.median(where, policy, metric)) for metric in METRICS)]
+                for policy in study.policies
+            ]
+            tables.append(f"**{title}**\n\n{_table(['policy', *WORDS.values()], rows).strip()}\n")
+        lines += [_folded(f"{arrivals.capitalize()} arrivals, cell by cell", "\n".join(tables))]
     return "\n".join(lines)
 
 
@@ -136,6 +157,39 @@ def lwf(study: Study) -> str:
     ]
     heads = ["policy / `ratio=0.5`", *(f"{kind}: {WORDS[metric]}" for kind in kinds for metric in metrics)]
     return _table(heads, rows)
+
+
+def messages(data: dict[str, Any]) -> str:
+    """AdaDUAL's part: gates of all-reduces over the one that never shares, and k over 1."""
+    about = data["messages"]["about"]
+    values = {
+        (one["gate"], one["penalty"], one["k"]): one["mean_jct_s"] for one in data["messages"]["points"]
+    }
+    base, *others = GATES
+    medians = [format_seconds(float(np.median(values[base, penalty, 1]))) for penalty in PENALTIES]
+    rows = [[f"{base}, median", *medians]]
+    rows += [
+        [f"{gate} / {base}", *(_over(values[gate, e, 1], values[base, e, 1]) for e in PENALTIES)]
+        for gate in others
+    ]
+    known = values[SCATTER_GATE, SCATTER_PENALTY, 1]
+    scattered = [
+        [f"k = {k}", _over(values[SCATTER_GATE, SCATTER_PENALTY, k], known)] for k in SCATTERED if k > 1
+    ]
+    return "\n".join(
+        [
+            f"{format_count(about['jobs'], 'job')}, {format_count(about['seeds'], 'seed')}; mean JCT, median ratio and "
+            "95 % interval over seeds.\n",
+            _table(["", *(f"e = {penalty:g} b" for penalty in PENALTIES)], rows),
+            "",
+            _table([f"{SCATTER_GATE}, e = {SCATTER_PENALTY:g} b", "/ k = 1"], scattered),
+        ]
+    )
+
+
+def _over(mine: list[float], base: list[float]) -> str:
+    each = paired_ratios(np.array(mine), np.array(base))
+    return str(Ratio(("", 0, 0.0), float(np.median(each)), *(median_interval(each) or (None, None))))
 
 
 def readings(study: Study, about: dict[str, Any]) -> str:
@@ -209,7 +263,7 @@ def training() -> str:
 
 def spent(data: dict[str, Any]) -> str:
     """What the stored figures took."""
-    parts = {part: data[part]["about"] for part in ("schedulers", "plans") if part in data}
+    parts = {part: data[part]["about"] for part in ("schedulers", "messages", "plans") if part in data}
     took = "; ".join(f"{part}: {about['took']}, {about['date']}" for part, about in parts.items())
     return f"The stored figures (`docs/assets/papers.json`): {took or 'none yet'}."
 
@@ -232,5 +286,6 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _indented(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
+def _folded(title: str, text: str) -> str:
+    """Shown on request, by the built documentation and by a code host's rendering."""
+    return f'<details markdown="1">\n<summary>{title}</summary>\n\n{text.strip()}\n\n</details>\n'

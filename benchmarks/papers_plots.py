@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from html import escape
 from typing import Any
 
 from papers_ratios import Ratio, Study
+from svg import DARK, picture, ratio_text, text
 
 NUMERATOR = "dally, tuned"
 _CELL_W, _CELL_H, _GAP_X, _GAP_Y, _LEFT, _TOP, _COLUMNS = 40, 20, 26, 46, 46, 70, 5
 _BETTER, _WORSE, _NOISE = (74, 178, 148), (232, 132, 86), (213, 215, 219)  # all with dark figures on them
-_GREY = "#8a8f98"
 _FURTHEST = math.log(4.0)
 
 
@@ -31,8 +30,8 @@ def heat_maps(study: Study, arrivals: str) -> str:
     racks, congestions = (list(dict.fromkeys(where[axis] for where in cells)) for axis in (1, 2))
     map_w, map_h = _CELL_W * len(congestions), _CELL_H * len(racks)
     parts = [
-        _text(0, 14, f"Mean JCT of {NUMERATOR} / another, {arrivals} arrivals", 13, weight=600),
-        _text(
+        text(0, 14, f"Mean JCT of {NUMERATOR} / another, {arrivals} arrivals", 13, weight=600),
+        text(
             0,
             32,
             "racks down, congestion across; below 1 dally is better; grey: within the noise of the seeds",
@@ -41,34 +40,29 @@ def heat_maps(study: Study, arrivals: str) -> str:
     for number, policy in enumerate(others):
         x = _LEFT + number % _COLUMNS * (map_w + _GAP_X)
         y = _TOP + number // _COLUMNS * (map_h + _GAP_Y)
-        parts.append(_text(x, y - 5, f"/ {policy}", 11, weight=600))
+        parts.append(text(x, y - 5, f"/ {policy}", 11, weight=600))
         for ratio in study.ratios(NUMERATOR, policy, "mean_jct_s", arrivals):
             _, rack, congestion = ratio.where
             parts.append(
                 _cell(x + congestions.index(congestion) * _CELL_W, y + racks.index(rack) * _CELL_H, ratio)
             )
         parts += [
-            _text(x + (at + 0.5) * _CELL_W, y + map_h + 12, f"x{value:g}", anchor="middle")
+            text(x + (at + 0.5) * _CELL_W, y + map_h + 12, f"x{value:g}", anchor="middle")
             for at, value in enumerate(congestions)
         ]
         if number % _COLUMNS == 0:
             parts += [
-                _text(x - 6, y + (at + 0.7) * _CELL_H, str(value), anchor="end")
+                text(x - 6, y + (at + 0.7) * _CELL_H, str(value), anchor="end")
                 for at, value in enumerate(racks)
             ]
     width = _LEFT + _COLUMNS * (map_w + _GAP_X)
     height = _TOP + math.ceil(len(others) / _COLUMNS) * (map_h + _GAP_Y)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
-        'font-family="system-ui, sans-serif" role="img">'
-    )
-    return "\n".join([head, *parts, "</svg>"]) + "\n"
+    return picture(width, height, parts)
 
 
 def _cell(x: float, y: float, ratio: Ratio) -> str:
-    text = f"{ratio.median:.2f}" if ratio.median < 9.95 else f"{ratio.median:.0f}"
     box = f'<rect x="{x}" y="{y}" width="{_CELL_W - 1}" height="{_CELL_H - 1}" fill="{_tone(ratio)}"/>'
-    return box + _text(x + (_CELL_W - 1) / 2, y + 14, text, 10.5, "middle", "#101418")
+    return box + text(x + (_CELL_W - 1) / 2, y + 14, ratio_text(ratio.median), 10.5, "middle", DARK)
 
 
 def _tone(ratio: Ratio) -> str:
@@ -83,16 +77,3 @@ def _tone(ratio: Ratio) -> str:
 
 def _hex(colour: tuple[int, int, int]) -> str:
     return "#" + "".join(f"{part:02x}" for part in colour)
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    size: float = 10,
-    anchor: str = "start",
-    fill: str = _GREY,
-    weight: int = 400,
-) -> str:
-    where = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
-    return f'<text {where} fill="{fill}" font-weight="{weight}">{escape(text)}</text>'

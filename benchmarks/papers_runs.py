@@ -17,6 +17,7 @@ from berth.plan.bench import Case, cases, compare
 from berth.plan.search.method import Budget
 from berth.simulate.intervals import FEWEST_SEEDS
 from berth.simulate.sweep import AT_ONCE, Cell, Grid, sweep
+from message_gate import GATES, JOBS, mean_jct_s
 
 VARIANTS_FILE = Path(__file__).resolve().parent / "dally_variants.py"
 DEVICE = "V100-16"
@@ -44,6 +45,10 @@ VARIANTS = {
 }
 LWF = {f"ratio {ratio:g}": f"lwf:ratio={ratio:g}" for ratio in (0.0, 0.25, 0.5, 1.0, 1000.0)}
 
+PENALTIES = (0.0, 0.25, 1.0)  # e / b of message by message
+SCATTERED = (1, 2, 4, 16)  # k
+SCATTER_GATE, SCATTER_PENALTY = "Ada-SRSF", 0.25
+
 MODELS = ("ctrdnn", "matchnet", "2emb", "nce")
 SHARE = 0.01  # of the highest throughput that the devices can hold: every method finds plans there
 METHODS = (
@@ -61,11 +66,22 @@ class Scale:
     congestions: tuple[float, ...] = CONGESTIONS
     jobs_per_rack: int = JOBS_PER_RACK
     plan_s: float = 0.5
+    message_seeds: int = 12
+    message_jobs: int = JOBS
     quick: bool = False
 
 
 FULL = Scale()
-QUICK = Scale(seeds=1, racks=(1,), congestions=(10.0,), jobs_per_rack=20, plan_s=0.05, quick=True)
+QUICK = Scale(
+    seeds=1,
+    racks=(1,),
+    congestions=(10.0,),
+    jobs_per_rack=20,
+    plan_s=0.05,
+    message_seeds=1,
+    message_jobs=8,
+    quick=True,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +107,16 @@ class PlanPoint:
     cost_usd: float | None
     cpu_s: float
     evaluations: int
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePoint:
+    """One gate of all-reduces: the mean completion time for each seed."""
+
+    gate: str
+    penalty: float  # e / b
+    k: int
+    mean_jct_s: list[float]
 
 
 def sections(scale: Scale) -> Iterator[tuple[str, dict[str, str], Scale]]:
@@ -145,6 +171,22 @@ def _points(
     ]
 
 
+def messages(scale: Scale) -> list[MessagePoint]:
+    """Run every gate under every penalty, and one of them with gangs that are scattered."""
+    cases = [(gate, penalty, 1) for penalty in PENALTIES for gate in GATES]
+    cases += [(SCATTER_GATE, SCATTER_PENALTY, k) for k in SCATTERED if k > 1]
+    return [
+        MessagePoint(
+            *(gate, penalty, k),
+            [
+                round(mean_jct_s(gate, seed, penalty, k, scale.message_jobs), 1)
+                for seed in range(scale.message_seeds)
+            ],
+        )
+        for gate, penalty, k in cases
+    ]
+
+
 def plans(scale: Scale, file: Path) -> list[PlanPoint]:
     """Run every method of planning on every problem; finished problems are kept in the file, by the planner's code."""
     code = f"{fingerprint('plan')} {scale.plan_s:g} {SHARE:g} {' '.join(METHODS)}"
@@ -190,6 +232,6 @@ def problems(scale: Scale) -> Iterator[Case]:
                 yield case
 
 
-def as_data(points: Sequence[Point | PlanPoint]) -> list[dict[str, Any]]:
+def as_data(points: Sequence[Point | PlanPoint | MessagePoint]) -> list[dict[str, Any]]:
     """Plain data."""
     return [asdict(point) for point in points]

@@ -69,7 +69,6 @@ class CurveStore:
         path = self.folder / "host-standin.yaml"
         if not path.is_file():
             progress("measuring rows of the stand-in device")
-            register()
             with single_thread(), environment({SPEED: str(SPEED_OF_STANDIN)}):
                 rows = local_rates(self.repeats, torch.device(STANDIN))
             own = replace(

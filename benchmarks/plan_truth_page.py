@@ -81,6 +81,9 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
         "",
         "![predicted against measured milliseconds of a step](assets/plan-truth.svg)",
         "",
+        '<details markdown="1">',
+        "<summary>Every training</summary>",
+        "",
         "Milliseconds of one step; of worker, server and reader, the CPU milliseconds of one, predicted / measured.",
         "",
         "| part | model | device | workers | servers | batch of a worker "
@@ -94,7 +97,7 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
             f"| {part} | {run.model} | {run.device} | {run.workers} | {run.servers} | {run.batch:,} "
             f"| {run.predicted_s * 1e3:.1f} | {run.measured_s * 1e3:.1f} | {run.error:+.0%} | {run.judged} | {parts} |"
         )
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, "", "</details>"]) + "\n"
 
 
 def summary(name: str, runs: list[Run], cases: int) -> str:

@@ -1,7 +1,7 @@
 """What a benchmark found: figures with their spread, the bars they are held against, and the machine they come from.
 
 Every benchmark makes `Figure`s, shows them and ends with the exit code of `finish`. With `--results FOLDER` they are
-also written there as JSON, one file a benchmark: `make bench` makes docs/performance.md from these files.
+also written there as JSON, one file a benchmark: page.py makes the pages on performance from them.
 """
 
 from __future__ import annotations

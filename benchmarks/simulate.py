@@ -127,7 +127,7 @@ def long_queue_ms(policy: str) -> float:
         notes=(),
     )
     run = simulate(trace, load_cluster("1000x8"), load_policy(policy), COUNTED)
-    return 1000 * run.cpu_s / int(run.world.state[0]["search_epoch"])
+    return 1000 * run.cpu_s / int(run.clock[0]["moments"])
 
 
 def queue_growth(policy: str) -> float:

@@ -45,6 +45,7 @@ from berth.train.metrics import Window, auc
 from berth.train.options import TrainOptions
 from berth.train.servers import RemoteStore, Secret, ServerConfig, ServerProcess
 from berth.train.session import Session
+from berth.zoo.products import onednn_layers, onednn_products
 from click_model import DENSE, DIM, SLOTS, WithRows, tower
 from results import Figure, figure, finish, options, progress, show
 
@@ -54,6 +55,9 @@ WHOLE = 2  # times as many in whole runs: with 32 steps of two workers the sprea
 TURNS = 16
 
 FLOOR = "MLP floor with input gradient"
+SAME_FLOOR = (
+    "the same floor by berth's products"  # by oneDNN where berth uses it: what is left is berth's own cost
+)
 TORCH = "torch EmbeddingBag + Adagrad"
 BERTH = "berth, one process, all of it"
 SERVED = "berth, 1 server + 1 worker"
@@ -71,16 +75,18 @@ def dense_step(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr=1e-3, fused=True)
 
 
-def floor(gradient: bool) -> Step:
-    """The MLP on fixed inputs."""
+def floor(gradient: bool, same_products: bool = False) -> Step:
+    """The MLP on fixed inputs; with the library of its products chosen by torch, or as berth does."""
     model = tower()
+    layers = onednn_layers(model, torch.device("cpu")) if same_products else []
     rule = dense_step(model)
     inputs: dict[int, Tensor] = {}
 
     def step(batch: Batch) -> Tensor:
         x = inputs.setdefault(batch.examples, torch.randn(batch.examples, SLOTS * DIM + DENSE))
         x.requires_grad_(gradient)
-        output: Tensor = model(x)
+        with onednn_products(layers):
+            output: Tensor = model(x)
         click_loss(output, batch.labels).backward()
         rule.step()
         rule.zero_grad(set_to_none=True)
@@ -204,6 +210,7 @@ def compare_with(server: ServerProcess, size: int, examples: int) -> list[Figure
     systems: dict[str, Stepped | Trained] = {
         "MLP floor": Stepped(floor(False)),
         FLOOR: Stepped(floor(True)),
+        SAME_FLOOR: Stepped(floor(True, same_products=True)),
         TORCH: Stepped(plain_torch()),
         BERTH: Trained(size, examples),
         SERVED: Trained(size, examples, server),
@@ -239,8 +246,9 @@ def figures(size: int, costs: dict[str, list[float]], found: dict[str, float]) -
     made = [figure(spent, name, "ms", cost[1:], quartiles=True) for name, cost in costs.items()]
     for name in (one for one in costs if one != FLOOR):
         bar = {"median": BARS[name, size]} if (name, size) in BARS else None
-        beside = beside_floor(costs, name)
-        made.append(figure(ratios, name, "x", beside, at_most=bar, quartiles=True, beside=FLOOR))
+        for base in (FLOOR, SAME_FLOOR) if bar else (FLOOR,):
+            beside = beside_floor(costs, name, base)
+            made.append(figure(ratios, name, "x", beside, at_most=bar, quartiles=True, beside=base))
     made.append(figure(learned, "the best possible", "", [ClickStream().best_auc()]))
     for name in (TORCH, BERTH, SERVED):
         bar = {"median": found[TORCH] - AUC_BAR} if name == BERTH else None
@@ -248,9 +256,9 @@ def figures(size: int, costs: dict[str, list[float]], found: dict[str, float]) -
     return made
 
 
-def beside_floor(costs: dict[str, list[float]], name: str) -> list[float]:
+def beside_floor(costs: dict[str, list[float]], name: str, base: str = FLOOR) -> list[float]:
     """The ratios within a turn, without the first."""
-    pairs = list(zip(costs[name], costs[FLOOR], strict=True))[1:]
+    pairs = list(zip(costs[name], costs[base], strict=True))[1:]
     return [cost / floor for cost, floor in pairs]
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from html import escape
 
+from svg import DARK, GREY, picture, ratio_text, text
 from waiting_ratios import CELLS, Ratio, Versus
 from waiting_runs import CONGESTIONS, LOADS
 
-_GREY = "#8a8f98"
 _BETTER = ("#b9e3c6", "#7cc796", "#43a86b", "#2b8a53")
 _WORSE = ("#f6cdb9", "#eda17f", "#dd7650", "#c2512c")
 _EVEN = "#d5d7db"
@@ -24,32 +23,32 @@ def heat_maps(title: str, maps: Sequence[tuple[str, Versus]], columns: int = 5) 
     rows = math.ceil(len(maps) / columns)
     width = left + columns * (map_w + gap_x)
     height = top + rows * (map_h + gap_y)
-    parts = [_text(0, 14, title, size=13, weight=600)]
+    parts = [text(0, 14, title, size=13, weight=600)]
     for number, (name, versus) in enumerate(maps):
         x = left + number % columns * (map_w + gap_x)
         y = top + number // columns * (map_h + gap_y)
-        parts.append(_text(x, y - 5, f"/ {name}", size=11, weight=600))
+        parts.append(text(x, y - 5, f"/ {name}", size=11, weight=600))
         for load, congestion in CELLS:
             at_x = x + CONGESTIONS.index(congestion) * cell_w
             at_y = y + LOADS.index(load) * cell_h
             parts.append(_cell(at_x, at_y, cell_w, cell_h, versus.cells[load, congestion]))
         parts += [
-            _text(x + (i + 0.5) * cell_w, y + map_h + 11, f"x{value:g}", size=9, anchor="middle")
+            text(x + (i + 0.5) * cell_w, y + map_h + 11, f"x{value:g}", size=9, anchor="middle")
             for i, value in enumerate(CONGESTIONS)
         ]
         if number % columns == 0:
             parts += [
-                _text(x - 5, y + (i + 0.7) * cell_h, f"{value:g}", size=9, anchor="end")
+                text(x - 5, y + (i + 0.7) * cell_h, f"{value:g}", size=9, anchor="end")
                 for i, value in enumerate(LOADS)
             ]
-    return _svg(width, height, parts)
+    return picture(width, height, parts)
 
 
 def _cell(x: float, y: float, width: float, height: float, ratio: Ratio) -> str:
     noise = ratio.verdict == "even"
-    text = f"{ratio.mean:.2f}" if ratio.mean < 9.95 else f"{ratio.mean:.0f}"
+    tone = "#5b6069" if noise else DARK
     box = f'<rect x="{x}" y="{y}" width="{width - 1}" height="{height - 1}" fill="{_tone(ratio)}"/>'
-    return box + _text(x + (width - 1) / 2, y + 12, text, 9.5, "middle", "#5b6069" if noise else "#101418")
+    return box + text(x + (width - 1) / 2, y + 12, ratio_text(ratio.mean), 9.5, "middle", tone)
 
 
 def _tone(ratio: Ratio) -> str:
@@ -71,23 +70,23 @@ def dots(title: str, rows: Sequence[str], panels: Sequence[tuple[str, Sequence[R
         return left + (math.log(value) - low) / (high - low) * (right - left)
 
     bottom = top + line * len(rows)
-    parts = [_text(0, 14, title, size=13, weight=600)]
+    parts = [text(0, 14, title, size=13, weight=600)]
     x = left
     for colour, (name, _) in zip(_DOTS, panels, strict=False):
-        parts.append(f'<circle cx="{x}" cy="30" r="4" fill="{colour}"/>' + _text(x + 8, 34, name, size=11))
+        parts.append(f'<circle cx="{x}" cy="30" r="4" fill="{colour}"/>' + text(x + 8, 34, name, size=11))
         x += 30 + 7 * len(name)
     for tick in _ticks(math.exp(low), math.exp(high)):
         strong = ' stroke-width="1.5"' if tick == 1 else ' stroke-opacity="0.35"'
         parts.append(
-            f'<line x1="{at(tick):.1f}" x2="{at(tick):.1f}" y1="{top - 8}" y2="{bottom}" stroke="{_GREY}"{strong}/>'
+            f'<line x1="{at(tick):.1f}" x2="{at(tick):.1f}" y1="{top - 8}" y2="{bottom}" stroke="{GREY}"{strong}/>'
         )
-        parts.append(_text(at(tick), bottom + 13, f"{tick:g}", size=10, anchor="middle"))
+        parts.append(text(at(tick), bottom + 13, f"{tick:g}", size=10, anchor="middle"))
     for i, name in enumerate(rows):
         y = top + (i + 0.5) * line
-        parts.append(_text(left - 12, y + 4, name, size=11, anchor="end"))
+        parts.append(text(left - 12, y + 4, name, size=11, anchor="end"))
         for k, (colour, (_, values)) in enumerate(zip(_DOTS, panels, strict=False)):
             parts.append(_dot(at, values[i], y + (k - 1) * 6, colour))
-    return _svg(width, bottom + 20, parts)
+    return picture(width, bottom + 20, parts)
 
 
 def _dot(at: object, ratio: Ratio, y: float, colour: str) -> str:
@@ -104,24 +103,3 @@ def _ticks(low: float, high: float) -> list[float]:
         if len(inside) <= 9
         else [tick for tick in inside if tick in (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)]
     )
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    size: float = 10,
-    anchor: str = "start",
-    fill: str = _GREY,
-    weight: int = 400,
-) -> str:
-    place = f'x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
-    return f'<text {place} fill="{fill}" font-weight="{weight}">{escape(text)}</text>'
-
-
-def _svg(width: float, height: float, parts: Sequence[str]) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" font-family="system-ui, sans-serif" role="img">'
-    )
-    return "\n".join([head, *parts, "</svg>"]) + "\n"

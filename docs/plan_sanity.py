@@ -81,8 +81,10 @@ _HEAD = f"""# What the planner rents for known models, and why
 
 For readers who do not believe a planner before they have seen its figures beside their own. `make docs-plan`
 (docs/plan_sanity.py) computes every figure here from the shipped profiles and the cluster `{CLUSTER}`. Times of CPU
-cores are measured, those of GPUs modelled, prices are list prices. **By hand** means: the profile, data sheets and a
-division, and none of the planner's code (docs/plan_by_hand.py).
+cores are measured, those of GPUs modelled. Prices are per device: those of A100 and H100 are list prices of the
+machines in the cluster, that of the T4 is the list price of a smaller machine with one T4, and those of V100 and CPU
+core are berth's defaults, which no list has. **By hand** means: the profile, data sheets and a division, and none of
+the planner's code (docs/plan_by_hand.py).
 
 ## The envelope
 

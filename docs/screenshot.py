@@ -33,8 +33,8 @@ ARGS = [
     "--no-first-run",
     "--hide-scrollbars",
 ]
-MOMENT = 0.45  # of the run
-FRAMES, FRAME_MS = 13, 550
+MOMENT = 0.36  # of the run, when many jobs wait
+FRAMES, FRAME_MS = 10, 700
 MOST_BYTES = 1 << 20
 
 
@@ -73,7 +73,7 @@ def draw(address: str) -> None:
         page.locator(".map .over").hover(position={"x": 480, "y": 88})
         page.wait_for_timeout(600)
         page.screenshot(path=HERE / "assets" / "dashboard.png")
-        day = browser.new_page(viewport={"width": 860, "height": 520})
+        day = browser.new_page(viewport={"width": 1040, "height": 600})
         day.goto(address)
         until(lambda: day.evaluate("Boolean(globalThis.berth?.past && globalThis.berth.series)"))
         data = animated(list(frames(day)), FRAME_MS)

@@ -20,6 +20,8 @@ settings.load_profile("berth")
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["BERTH_HOME"] = str(ROOT / ".no-measurements")  # tests plan with the shipped profiles
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # or each process that tests start compiles the sources
+for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(threads, "1")  # workers of the tests share the cores; threads that wait would spin
 
 # Where the longest tests are, beginning with those that wait: two of four workers are left for the two cores.
 LONGEST = (
@@ -32,6 +34,13 @@ LONGEST = (
     "tests/property/",
 )
 ENGINES = ("tests/live/slurm/", "tests/live/ray/", "tests/live/web/")  # each is started once, by one worker
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """A file whose tests are all slow is not imported where slow tests are left out."""
+    if collection_path.suffix == ".py" and "not slow" in config.option.markexpr:
+        return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() or None
+    return None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -2,8 +2,9 @@
 
 `programs()` is a folder with both, to be put first on PATH or to be called: each hands its arguments, folder,
 environment and streams over to a process that has imported what commands need and has run none, which forks. So every
-command still runs in a process of its own. Only an exit code is passed back: a test that sends signals to a command, or
-that checks what a command imports, starts `sys.executable -m berth`.
+command still runs in a process of its own, and so do the workers and servers that it starts (forked.py). SIGTERM and
+SIGINT are passed on, and its exit code is passed back. A test that needs more, such as its process id, starts
+`sys.executable -m berth` inside `forking()`; one that checks what a command imports starts it outside.
 """
 
 from __future__ import annotations
@@ -25,16 +26,16 @@ import stat
 import subprocess
 import sys
 import tempfile
-import threading
-import traceback
 from pathlib import Path
 from typing import Any, NoReturn
+
+from forked import Origin, answer, place_streams, receive, relevant, remember_environment, run_and_exit
 
 PROGRAMS = ("berth", "python")
 _LEFT_OUT = ("berth.testing.", "berth.live.backends.", "berth.live.supervise.")
 # The part of the program that a shell starts; it imports little.
 _CLIENT = """#!{python} -IS
-import array, json, os, socket, sys
+import array, json, os, signal, socket, sys
 facts = {{"program": {program!r}, "words": sys.argv[1:], "cwd": os.getcwd(), "env": dict(os.environ)}}
 given = json.dumps(facts).encode()
 with socket.socket(socket.AF_UNIX) as link:
@@ -42,14 +43,26 @@ with socket.socket(socket.AF_UNIX) as link:
     streams = array.array("i", [0, 1, 2])
     link.sendmsg([len(given).to_bytes(8, "big")], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
     link.sendall(given)
+    process = int(link.recv(16))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: os.kill(process, number))
     code = int(link.recv(8) or 1)
 os.kill(os.getpid(), -code) if code < 0 else os._exit(code)
 """
 
 
-@functools.cache
 def programs() -> Path:
     """The folder of `berth` and `python`, for as long as this process lives."""
+    return _preloaded().folder
+
+
+def forking() -> contextlib.AbstractContextManager[None]:
+    """Inside, `subprocess` starts `python -m berth` as a fork: a child of this process, to be signalled and killed."""
+    return _preloaded().origin.patched()
+
+
+@functools.cache
+def _preloaded() -> Preloaded:
     folder = tempfile.TemporaryDirectory(prefix="berth-programs-")
     atexit.register(folder.cleanup)
     one_thread = {
@@ -59,7 +72,7 @@ def programs() -> Path:
     plain = {"COLUMNS": "80", "NO_COLOR": "1", "TERM": "dumb"}
     made = Preloaded(Path(folder.name), os.environ | one_thread | plain)
     atexit.register(made.close)
-    return made.folder
+    return made
 
 
 class Preloaded:
@@ -73,39 +86,49 @@ class Preloaded:
             client = folder / program
             client.write_text(_CLIENT.format(python=sys.executable, program=program, address=address))
             client.chmod(client.stat().st_mode | stat.S_IXUSR)
-        self._process = subprocess.Popen(
-            [sys.executable, __file__, address],
-            env=environment,
-            stdout=subprocess.PIPE,
-            stdin=subprocess.PIPE,
-        )
+        self._link, there = socket.socketpair()
+        with there:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, address], env=environment, stdout=subprocess.PIPE, stdin=there
+            )
         assert self._process.stdout is not None
         assert self._process.stdout.readline() == b"ready\n"
+        self.origin = Origin(self._link, relevant(environment))
 
     def close(self) -> None:
         """End it: its standard input is closed."""
+        self._link.close()
         self._process.communicate()
 
 
 def main(address: str) -> None:
     """Fork for each command, until standard input ends."""
+    remember_environment()
     _import_all()
+    _load_kernels()
     gc.collect()
     gc.freeze()  # a forked process copies each page that it touches
     listening = socket.socket(socket.AF_UNIX)
     listening.bind(address)
     listening.listen()
+    asked = socket.socket(fileno=0)
     print("ready", flush=True)
     running: dict[
         int, tuple[int, socket.socket]
     ] = {}  # process id and client by the descriptor of the process
-    while 0 not in (ready := select.select([0, listening, *running, *_links(running)], [], [])[0]):
+    while True:
+        ready = select.select([asked, listening, *running, *_links(running)], [], [])[0]
+        if asked in ready and not answer(asked):
+            return
         if listening in ready:
             link, _ = listening.accept()
-            given, streams = _receive(link)
+            given, streams = receive(link)
             if (child := os.fork()) == 0:
-                _run_and_exit(given, streams)
+                _become(json.loads(given), streams)
             running[os.pidfd_open(child)] = child, link
+            link.sendall(
+                f"{child:16}".encode()
+            )  # as long as the client reads: the exit code may follow at once
             for stream in streams:
                 os.close(stream)
         for process in [one for one in running if one in ready]:
@@ -124,40 +147,9 @@ def _links(running: dict[int, tuple[int, socket.socket]]) -> list[socket.socket]
     return [link for _, link in running.values()]
 
 
-def _receive(link: socket.socket) -> tuple[dict[str, Any], array.array[int]]:
-    """The command of a client, and its streams."""
-    size, ancillary, _, _ = link.recvmsg(8, socket.CMSG_SPACE(3 * array.array("i").itemsize))
-    with link.makefile("rb") as incoming:
-        return json.loads(incoming.read(int.from_bytes(size, "big"))), array.array("i", ancillary[0][2])
-
-
-def _run_and_exit(given: dict[str, Any], streams: array.array[int]) -> NoReturn:
-    """Run a command in this forked process; it exits without touching what was imported."""
-    for number, stream in enumerate(streams):
-        os.dup2(stream, number)
-    os.closerange(3, 64)  # sockets and other commands
-    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
-    os.chdir(given["cwd"])
-    os.environ.clear()
-    os.environ.update(given["env"])
-    code: object = 0
-    try:
-        _run(given["program"], given["words"])
-    except SystemExit as ended:
-        code = ended.code
-    except BaseException:  # noqa: BLE001 - as the interpreter would print it
-        traceback.print_exc()
-        code = 1
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-        code = 1
-    threading._shutdown()
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(int(code or 0))
+def _become(given: dict[str, Any], streams: array.array[int]) -> NoReturn:
+    place_streams(streams, [0, 1, 2])
+    run_and_exit(lambda: _run(given["program"], given["words"]), given["cwd"], given["env"])
 
 
 def _run(program: str, words: list[str]) -> None:
@@ -180,6 +172,29 @@ def _import_all() -> None:
         if not module.name.startswith(_LEFT_OUT) and not module.name.endswith("__main__"):
             with contextlib.suppress(ImportError):  # of an extra that is not installed
                 importlib.import_module(module.name)
+
+
+def _load_kernels() -> None:
+    """Read from disk what earlier processes compiled."""
+    from numba.core.dispatcher import Dispatcher
+
+    from berth.native.cache import _Cache
+    from berth.native.kernels import IndirectKernel, _outer
+
+    modules = [module for name, module in sys.modules.items() if name.startswith("berth.")]
+    for value in {id(one): one for module in modules for one in vars(module).values()}.values():
+        if isinstance(value, Dispatcher) and isinstance(value._cache, _Cache):
+            for signature in _on_disk(value):
+                value.compile(signature)
+        elif isinstance(value, IndirectKernel):
+            for signature in _on_disk(_outer(value.py_func, no_cpython_wrapper=True)):
+                value.pointer(signature)
+
+
+def _on_disk(dispatcher: Any) -> list[Any]:
+    cache, code = dispatcher._cache, dispatcher.targetctx.codegen()
+    stored = cache._cache_file._load_index()
+    return [key[0] for key in stored if key == cache._index_key(key[0], code)]
 
 
 if __name__ == "__main__":

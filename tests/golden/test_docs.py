@@ -16,8 +16,8 @@ import pytest
 import transcripts
 
 from berth.schedule import reasons
-from berth.testing.up import Up
-from preloaded import programs
+from forked_up import ForkedUp
+from preloaded import forking, programs
 
 pytestmark = pytest.mark.slow
 
@@ -66,16 +66,15 @@ def test_commands_of_a_page_work_one_after_the_other_and_its_python_too(page, tm
     monkeypatch.setenv("BERTH_STATE", str(tmp_path / "state"))
     shutil.copytree(EXAMPLES, folder)
     monkeypatch.chdir(folder)  # `berth up` reads the files of a page, too
-    monkeypatch.setenv(
-        "PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    )  # jobs run `berth train`
+    path = f"{programs()}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    monkeypatch.setenv("PATH", path)  # jobs run `berth train`
     # Pages that speak of a reader's own Philly download get a small made-up file of that shape.
     (folder / "philly.csv.xz").write_bytes(lzma.compress(PHILLY.encode()))
     with ExitStack() as served:
         for command in shown_commands(page):
             if command.startswith("berth up"):  # it stays up for the rest of the page
                 options = shlex.split(command.partition("#")[0].rstrip(" &"))[2:]
-                served.callback(Up(tmp_path / "state", *options).start().clear)
+                served.callback(ForkedUp(tmp_path / "state", *options).start().clear)
             elif command.startswith("berth view"):
                 assert "http://127.0.0.1:" in first_line(f"{command} --no-open --port 0", folder)
             else:
@@ -146,9 +145,11 @@ def test_a_guide_shows_its_example_as_it_is(page, example):
 def first_line(command: str, folder: Path) -> str:
     """What a command says first that goes on until it is ended."""
     words = [sys.executable, "-m", *shlex.split(command)]
-    with subprocess.Popen(
-        words, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    ) as process:
+    with forking():
+        process = subprocess.Popen(
+            words, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+    with process:
         line = next(line for line in process.stdout if "http" in line)
         process.terminate()
         process.communicate()

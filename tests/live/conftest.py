@@ -6,13 +6,13 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import berth
 from berth.testing.up import Up
+from forked_up import ForkedUp
 from preloaded import programs
 
 
@@ -21,8 +21,7 @@ def up(tmp_path):
     made: list[Up] = []
 
     def make(*options: str) -> Up:
-        made.append(Up(tmp_path / f"state-{len(made)}", *options))
-        made[-1].program = [str(programs() / "berth")]
+        made.append(ForkedUp(tmp_path / f"state-{len(made)}", *options))
         return made[-1].start()
 
     yield make
@@ -37,7 +36,7 @@ from berth.zoo.catalogue import make_model as zoo_model
 
 def make_model():
     model = zoo_model("ctrdnn-8", 0)
-    model.register_forward_pre_hook(lambda *_: None if os.path.exists("go") else time.sleep(0.5))
+    model.register_forward_pre_hook(lambda *_: None if os.path.exists("go") else time.sleep(2.0))
     return model
 """
 
@@ -45,11 +44,10 @@ def make_model():
 class Training:
     """`berth train` with checkpoints, as a job's command, and the same without any disturbance.
 
-    Each step takes half a second until `release`, so that it can't end before it is preempted.
+    Each step takes two seconds until `release`, so that it can't end before it is preempted.
     """
 
-    STEPS = 600
-    BERTH = (sys.executable, "-m", "berth")
+    STEPS = 150
     ENV = {"PYTHONPATH": str(Path(berth.__file__).parents[1]), "OMP_WAIT_POLICY": "passive"}  # noqa: RUF012
 
     def __init__(self, folder: Path) -> None:
@@ -60,7 +58,8 @@ class Training:
         held = folder / "held.py"
         held.write_text(HELD)
         options = f"train {held}:make_model --batch 64 --steps {self.STEPS} --checkpoint saved --csv csv"
-        self.command = [*self.BERTH, *options.split()]
+        self.berth = str(programs() / "berth")
+        self.command = [self.berth, *options.split()]
         self.surroundings = {"cwd": str(self.moved), "env": self.ENV}
 
     def has_begun(self) -> bool:
@@ -82,7 +81,7 @@ class Training:
     def assert_same_tables(self) -> None:
         reported = json.loads(
             self._run(
-                [*self.BERTH, "table", "diff", str(self.calm / "saved"), str(self.moved / "saved"), "--json"]
+                [self.berth, "table", "diff", str(self.calm / "saved"), str(self.moved / "saved"), "--json"]
             )
         )
         assert reported["steps"] == [self.STEPS, self.STEPS]

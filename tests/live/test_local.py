@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from berth.testing.up import SOURCE, Up, until
+from berth.testing.up import SOURCE, until
+from forked_up import ForkedUp
 
 pytestmark = pytest.mark.slow
 
@@ -194,6 +195,6 @@ def test_mistakes_are_one_clear_message(served, arguments, said):
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory):
-    live = Up(tmp_path_factory.mktemp("served"), "--cluster", "2x2x2", "--policy", "fifo").start()
+    live = ForkedUp(tmp_path_factory.mktemp("served"), "--cluster", "2x2x2", "--policy", "fifo").start()
     yield live
     live.stop()

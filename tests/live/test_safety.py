@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from berth.testing.up import SOURCE, Up, until
+from forked_up import ForkedUp
 
 pytestmark = pytest.mark.slow
 FIND = """
@@ -50,7 +51,7 @@ def test_a_job_finds_nothing_of_the_controllers_state_above_its_folder(up, monke
 def test_everything_in_the_state_folder_is_its_owners_only(tmp_path):
     before = os.umask(0)
     try:
-        live = Up(tmp_path / "state", "--cluster", "1x1x2").start()
+        live = ForkedUp(tmp_path / "state", "--cluster", "1x1x2").start()
     finally:
         os.umask(before)
     try:
@@ -121,7 +122,7 @@ def test_a_copy_of_a_live_state_is_refused_and_adopting_it_leaves_the_jobs_alone
     job = live.submit(f"echo $$ >> {record}; exec sleep 600", grace="0s")
     until(lambda: live.state_of(job) == "running" and record.exists())
     pid = int(record.read_text())
-    copy = Up(tmp_path / "copy", "--cluster", "1x1x2")
+    copy = ForkedUp(tmp_path / "copy", "--cluster", "1x1x2")
     shutil.copytree(live.state, copy.state, ignore=shutil.ignore_patterns("*.sock"))
     work = live.state.with_name(f"{live.state.name}-work")
     shutil.copytree(work, copy.state.with_name("copy-work"))
@@ -130,7 +131,7 @@ def test_a_copy_of_a_live_state_is_refused_and_adopting_it_leaves_the_jobs_alone
     assert "belongs to another place" in done.stderr
     assert "--adopt" in done.stderr
     assert live.state_of(job) == "running"
-    adopted = Up(copy.state, "--cluster", "1x1x2", "--adopt").start()
+    adopted = ForkedUp(copy.state, "--cluster", "1x1x2", "--adopt").start()
     try:
         until(lambda: len(record.read_text().split()) == 2)  # queued again in the copy, and run there
         first = adopted.client.get("jobs", job, "history")["attempts"][0]
@@ -142,7 +143,7 @@ def test_a_copy_of_a_live_state_is_refused_and_adopting_it_leaves_the_jobs_alone
         assert Path(f"/proc/{pid}").exists()
     finally:
         adopted.clear()
-    again = Up(copy.state, "--cluster", "1x1x2").start()  # at home there now
+    again = ForkedUp(copy.state, "--cluster", "1x1x2").start()  # at home there now
     again.clear()
     assert Path(f"/proc/{pid}").exists()
 

@@ -30,7 +30,10 @@ DIGESTS = [
     "tests/unit/workload/test_reproducible_arrays.py::test_the_bits_never_change",
     "tests/unit/test_reproducible.py",
 ]
-FEW = [DIGESTS[0], *DIGESTS[4:]]  # of the policies, the one with the Gittins index
+FEW = [
+    "tests/unit/network/test_contention.py::test_compiled_and_interpreted_contention_agree_to_the_bit",
+    *DIGESTS[4:],
+]
 
 # `AVX2` and `FMA` are what the C library asks for before it takes its fused variants of exp, log, pow and sin.
 NO_VECTORS = {
@@ -68,7 +71,7 @@ def child(arguments: list[str], environment: dict[str, str]) -> str:
     ("environment", "digests"),
     [
         (NO_VECTORS, DIGESTS),
-        (GENERIC, FEW),  # its policies are compiled, the others in `make soak`
+        (GENERIC, FEW),  # the simulator is compiled for that CPU in `make soak`
         pytest.param(GENERIC, DIGESTS, marks=pytest.mark.soak),
     ],
     ids=["no-vectors", "generic", "generic, all"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 app = Verbs(help="Show a cluster; list presets and known devices.")
 
 _MAX_BRANCHES = 12
+_SCALES = (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6))
 _GROUP_WORDS = ("rack", "unit", "pod", "zone", "row", "room", "hall", "group")
 
 
@@ -69,7 +71,7 @@ def presets(as_json: AsJson = False) -> None:
 
 @app.verb("berth cluster devices", "berth cluster devices --json")
 def devices(as_json: AsJson = False) -> None:
-    """List the known device types with the source of every figure."""
+    """List the known device types in the words of a cluster's file, with the source of every figure."""
     from berth.cluster.catalogue import known_devices
 
     entries = known_devices()
@@ -77,10 +79,9 @@ def devices(as_json: AsJson = False) -> None:
         terminal.print_json({"devices": [_entry_json(entry) for entry in entries.values()]})
         return
     console = terminal.console()
-    columns = ("device", "precision", "peak", "memory", "bandwidth", "price")
-    console.print(
-        terminal.table("Devices", columns, [_entry_row(entry) for entry in entries.values()], left=2)
-    )
+    columns = ("device", "flops", "fp32", "memory", "memory_\nbandwidth", "link", "price")
+    rows = [_entry_row(entry) for entry in entries.values()]
+    console.print(terminal.table("Devices", columns, rows, narrow=True))
     sources = [(name, _entry_sources(entry)) for name, entry in entries.items()]
     console.print(terminal.table("Where the figures are from", ("device", "source"), sources, left=2))
 
@@ -244,21 +245,40 @@ def _entry_json(entry: CatalogueEntry) -> dict[str, Any]:
     return {**facts.pop("device"), **facts}
 
 
+def _exact(unit: str) -> Callable[[float], str]:
+    """Return a formatter that keeps every digit, so that a figure can be copied into a cluster's file."""
+
+    def shown(value: float) -> str:
+        for prefix, factor in _SCALES:
+            digits = f"{value / factor:.12g}"
+            if value >= factor and float(digits) * factor == value:
+                return f"{digits}{prefix}{unit}"
+        return units.as_sent(value, unit)
+
+    return shown
+
+
 def _entry_row(entry: CatalogueEntry) -> tuple[str, ...]:
     device = entry.device
     return (
         device.name,
-        entry.precision or "-",
-        _or_unknown(device.flops, units.format_flops),
-        _or_unknown(device.memory_bytes, units.format_bytes),
-        _or_unknown(device.memory_bytes_per_s, units.format_bandwidth),
-        _or_unknown(device.usd_per_hour, units.format_usd_per_hour),
+        _or_dash(device.flops, _exact("FLOPS")),
+        _or_dash(device.fp32_flops, _exact("FLOPS")),
+        _or_dash(device.memory_bytes, units.format_bytes),
+        _or_dash(device.memory_bytes_per_s, _exact("B/s")),
+        _or_dash(device.link_bytes_per_s, _exact("B/s")),
+        _or_dash(device.usd_per_hour, "${:.12g}/h".format),
     )
 
 
 def _entry_sources(entry: CatalogueEntry) -> str:
+    precision = f"precision: {entry.device.precision}; " if entry.device.precision else ""
     price = f"; price: {entry.price_source}" if entry.price_source else ""
-    return f"{entry.source}{price}"
+    return f"{precision}{entry.source}{price}"
+
+
+def _or_dash(value: Any, shown: Callable[[Any], str]) -> str:
+    return "-" if value is None else shown(value)
 
 
 def _or_unknown(value: Any, shown: Any) -> str:

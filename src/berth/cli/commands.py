@@ -17,7 +17,7 @@ PLAN = "Plan and train"
 TRY = "Simulate"
 LIVE = "Run a cluster"
 FIRST = (
-    "berth simulate generate:jobs=500 --cluster 4x4x8:H100 --html report.html",
+    "berth simulate generate:jobs=500,load=1 --cluster 2x2x8 --html report.html",
     "berth plan ctrdnn --cluster cloud-mix --throughput 100k/s",
     "berth up --cluster 2x2x4",
 )

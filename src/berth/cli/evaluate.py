@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 from berth.cli.options import AsJson, argument, flag, option
+from berth.cli.output import notify
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import read_positive
 from berth.errors import InputError
@@ -79,7 +80,7 @@ def open_saved(folder: str, model: str | None, step: int | None, best: bool) -> 
 
     if best and step is not None:
         raise InputError("--best and --step exclude each other", hint="give one of them")
-    return open_run(folder, model, step="best" if best else step)
+    return open_run(folder, model, step="best" if best else step, notify=notify)
 
 
 def shown_progress(batches: Iterator[Batch]) -> Iterator[Batch]:

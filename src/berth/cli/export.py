@@ -8,7 +8,7 @@ import typer
 
 from berth.cli import complete
 from berth.cli.options import AsJson, Force, argument, option
-from berth.cli.output import check_folder
+from berth.cli.output import check_folder, notify
 from berth.report import terminal
 from berth.units import format_bytes
 
@@ -32,7 +32,7 @@ def export(
     from berth.train.serving.export import export_for_serving
 
     check_folder(out, option="--out")
-    written = export_for_serving(checkpoint, out, model, step=step, overwrite=force)
+    written = export_for_serving(checkpoint, out, model, step=step, overwrite=force, notify=notify)
     if as_json:
         terminal.print_json(
             {"folder": out, "step": written.step, "rows": written.rows, "bytes": written.bytes}

@@ -16,6 +16,13 @@ from berth.extras import MODULES, missing
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer vendors click, or depends on it
 BAD_INPUT, CLOSED_PIPE = 2, 141
+OTHER_NAMES = {
+    **dict.fromkeys(("status", "ps", "ls", "list", "jobs", "squeue"), "queue"),
+    **dict.fromkeys(("run", "sbatch", "srun"), "submit"),
+    **dict.fromkeys(("kill", "stop", "scancel", "delete"), "cancel"),
+    **dict.fromkeys(("machines", "sinfo"), "nodes"),
+    **dict.fromkeys(("start", "serve"), "up"),
+}
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -111,9 +118,26 @@ def _usage(error: Any) -> str:
         return ""  # a group without a command has shown its help
     text, _, meant = f"{text[:1].lower()}{text[1:]}".removesuffix(".").partition(". Did you mean ")
     meant = meant or (f"{' or '.join(near)}?" if near else "")
+    meant = meant or _other_name(text)
     hints = [f"did you mean {meant}"] if meant else []
+    hints += _example(context) if text.startswith("missing ") else []
     hints += [f"see {_path(context)} --help"] if context is not None else []
     return "\n  ".join([text.replace(": Input should", ": should"), *hints])
+
+
+def _other_name(text: str) -> str:
+    """A command for a word that is its beginning, or that other schedulers use for it."""
+    _, _, word = text.partition("no such command ")
+    word = word.strip("'")
+    begun = [name for name in sorted(NAMES) if len(word) > 1 and name.startswith(word)]
+    found = OTHER_NAMES.get(word) or (begun[0] if len(begun) == 1 else None)
+    return f"{found!r}?" if found else ""
+
+
+def _example(context: Any) -> list[str]:
+    """The first example of the command that was called."""
+    lines = (context.command.epilog or "").splitlines() if context is not None else []
+    return [f"example: {line.strip()}" for line in lines if line.strip().startswith("berth ")][:1]
 
 
 def _path(context: Any) -> str:

@@ -1,4 +1,4 @@
-"""Output files, checked before a command runs."""
+"""Output files, checked before a command runs, and notices on standard error."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+
 from berth.errors import InputError
+
+
+def notify(text: str) -> None:
+    """Print a line to standard error."""
+    typer.echo(text, err=True)
 
 
 def check_output(path: str | None, force: bool, *, option: str) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from berth.cli.live_options import LiveOptions, ago, ahead, places, print_warnings, short, some
 from berth.cli.option_groups import expand_options
 from berth.cli.options import flag, option
-from berth.report.terminal import console, print_listing, state_text, table
+from berth.report.terminal import console, print_listing, state_text
 from berth.units import format_count, format_wait
 
 if TYPE_CHECKING:
@@ -77,7 +77,10 @@ def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:
 
 
 def _cause(row: dict[str, Any]) -> str:
-    return f"{row['cause']} ({row['detail']})" if row["detail"] else str(row["cause"])
+    from berth.live.lifecycle import sentence
+
+    logs = f"; its output: berth logs {row['id']}" if row["state"] == "failed" else ""
+    return sentence(row["cause"], row["detail"]) + logs
 
 
 def _ended(row: dict[str, Any], now: float) -> list[str | Text]:
@@ -116,11 +119,12 @@ def nodes(*, options: LiveOptions) -> None:
     answer = options.client().get("cluster")
     if options.print_json(answer):
         return
-    rows = []
+    rows, jobs = [], []
     for machine in answer["machines"]:
-        jobs = some(list(dict.fromkeys(machine["jobs"].values())), 4)
+        jobs.append(some(list(dict.fromkeys(machine["jobs"].values())), 4))
         state = ", ".join(machine["unavailable"]) or ("in use by others" if machine["external"] else "up")
         devices = ", ".join(f"{count}x {kind}" for kind, count in machine["devices"].items())
         groups = "/".join(machine["groups"])
-        rows.append([machine["name"], groups, state, devices, jobs, str(machine["free"])])
-    console().print(table("", ["machine", "in", "state", "devices", "jobs", "free"], rows, left=5))
+        rows.append([machine["name"], groups, state_text(state), devices, str(machine["free"])])
+    columns = ["machine", "in", "state", "devices", "free"]
+    print_listing(console(), columns, rows, left=4, note="jobs", notes=jobs)

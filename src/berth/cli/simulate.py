@@ -170,7 +170,7 @@ def _show(
     built: scenario.Scenario, runs: list[PolicyRun], notes: list[str], written: list[str], as_json: bool
 ) -> None:
     from berth.report.simulation import labels, print_results
-    from berth.report.verdict import tail
+    from berth.report.verdict import idle, tail
 
     if as_json:
         facts: dict[str, Any] = {
@@ -187,7 +187,8 @@ def _show(
     names = labels([one.summary.policy for one in runs])[0]
     tails = [text for one, name in zip(runs, names, strict=True) if (text := tail(one.run, name))]
     summaries = [one.summary for one in runs]
-    print_results(terminal.console(), summaries, heading(runs[0]), [*tails, *notes], written)
+    remarks = [text] if (text := idle(summaries)) else []
+    print_results(terminal.console(), summaries, heading(runs[0]), [*remarks, *tails, *notes], written)
 
 
 def heading(one: PolicyRun) -> str:

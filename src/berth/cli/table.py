@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli.options import AsJson, Force, argument, flag, option
-from berth.cli.output import check_output
+from berth.cli.output import check_output, notify
 from berth.cli.verbs import Verbs
 from berth.errors import InputError
 from berth.report import terminal
@@ -31,7 +31,7 @@ def info(folder: Folder, table: Name = None, step: Step = None, as_json: AsJson 
     """Show rows, sizes and lengths of the tables of a checkpoint."""
     from berth.train.checkpoint.inspect import open_checkpoint, saved_table, table_names
 
-    _, chain = open_checkpoint(folder, step)
+    _, chain = open_checkpoint(folder, step, notify)
     names = [table] if table is not None else table_names(chain)
     found = [_facts(saved_table(folder, name, chain[-1].step)) for name in names]
     if as_json:
@@ -79,9 +79,11 @@ def export(
     check_output(dense, force, option="--dense")
     written: dict[str, dict[str, int]] = {}
     if out is not None:
-        written[out] = {"rows": export_table(saved_table(folder, table, step), out, state=with_optimiser)}
+        saved = saved_table(folder, table, step, notify)
+        step = saved.step  # so that both files are of one checkpoint, and damaged ones are reported once
+        written[out] = {"rows": export_table(saved, out, state=with_optimiser)}
     if dense is not None:
-        written[dense] = {"weights": export_dense(folder, dense, step)}
+        written[dense] = {"weights": export_dense(folder, dense, step, notify)}
     if as_json:
         terminal.print_json({"written": written})
         return
@@ -105,7 +107,7 @@ def shrink(
     from berth.train.checkpoint.export import write_changed
     from berth.train.checkpoint.inspect import saved_table, shrink_table
 
-    before = saved_table(folder, table, step)
+    before = saved_table(folder, table, step, notify)
     after = shrink_table(before, days=days, shorter_than=shorter_than)
     write_changed(folder, out, after)
     kept = len(after.state.keys)
@@ -129,7 +131,8 @@ def diff(
     """Show how a table differs between two checkpoints, row by row."""
     from berth.train.checkpoint.inspect import diff_tables, saved_table
 
-    here, there = saved_table(first, table, step), saved_table(second, table, other_step)
+    here = saved_table(first, table, step, notify)
+    there = saved_table(second, table, other_step, notify)
     found = diff_tables(here, there)
     if as_json:
         document: dict[str, Any] = {"steps": [here.step, there.step], **asdict(found)}

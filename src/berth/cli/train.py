@@ -13,7 +13,7 @@ import typer
 from berth.cli import complete
 from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Batch, argument, flag, option
-from berth.cli.output import check_folder
+from berth.cli.output import check_folder, notify
 from berth.cli.quantities import read, read_positive
 from berth.cli.train_options import EvaluationOptions, OptimiserOptions
 from berth.errors import InputError
@@ -219,14 +219,14 @@ def train(
     if memory is not None:
         _check_memory(memory, recipe, options, planned, goal)
     command = [sys.executable, "-m", "berth", "train", *sys.argv[2:]]
-    trainer = Trainer.of(recipe, options, eval_data=evaluation.data, notify=_notify)
+    trainer = Trainer.of(recipe, options, eval_data=evaluation.data, notify=notify)
     session = trainer.start(goal, command)
     if isinstance(session, int):
         raise typer.Exit(session)
     _announce(session, recipe, checkpoint, resume)
     with ExitStack() as stack:
         stack.callback(session.close)
-        stack.enter_context(exit_if_peer_lost(session.rank_info, _notify))
+        stack.enter_context(exit_if_peer_lost(session.rank_info, notify))
         if session.rank_info.rank > 0:
             with exit_on_interrupt(session, command, quiet=True):
                 session.run(goal)
@@ -248,10 +248,6 @@ def _check_memory(
         servers = sum(planned.servers) if planned is not None else 0
     servers = servers or int(options.is_distributed)
     check_budget(recipe, goal and goal * recipe.batch, memory, servers=servers)
-
-
-def _notify(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _wanted(steps: int | None, examples: str | None, data: str | None) -> tuple[str, int] | None:
@@ -320,9 +316,9 @@ def _announce(session: Session, recipe: Recipe, folder: str | None, resume: bool
         session.close()
         raise InputError("holds no checkpoint to resume", where=folder)
     if session.cold_folder is not None:
-        _notify(f"rows beyond --memory go to {session.cold_folder}, removed at the end")
+        notify(f"rows beyond --memory go to {session.cold_folder}, removed at the end")
     if session.resumed_from is not None:
-        _notify(f"resuming from step {session.resumed_from:,}")
+        notify(f"resuming from step {session.resumed_from:,}")
     on_cpu = session.device.type == "cpu"  # times of layers are CPU time
     if on_cpu and isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:
         session.learner.clock = LayerClock(recipe.model)

@@ -25,6 +25,8 @@ def why(*, job: JobName, options: LiveOptions) -> None:
     console, reason = terminal.console(), answer["reason"]
     if reason["code"] == "over":
         console.print(f"{answer['job']} {reason['sentence'].removeprefix('it ')}.", markup=False)
+        if answer["state"] == "failed":
+            console.print(f"Its output: berth logs {answer['job']}", markup=False)
         return
     head = f"{answer['job']} is {answer['state']}"
     if answer.get("position"):

@@ -11,27 +11,19 @@ from importlib import resources
 
 from pydantic import RootModel
 
-from berth.cluster.model import DeviceKind, DeviceType
+from berth.cluster.model import DeviceType
+from berth.cluster.spec import DeviceSpec
 from berth.errors import UnknownNameError
-from berth.spec import Bandwidth, Bytes, Flops, Spec, UsdPerHour
 
 UNNAMED = "GPU"  # the type of devices whose only known fact is their number
 
 
-class EntrySpec(Spec):
-    """One device in devices.yaml."""
+class EntrySpec(DeviceSpec):
+    """One device in devices.yaml: what a cluster's file can state, other names, and the sources."""
 
-    kind: DeviceKind = "gpu"
     aliases: tuple[str, ...] = ()
-    memory: Bytes | None = None
-    flops: Flops | None = None
-    precision: str | None = None
-    fp32: Flops | None = None
-    memory_bandwidth: Bandwidth | None = None
     source: str
-    link: Bandwidth | None = None
     link_source: str | None = None
-    price: UsdPerHour | None = None
     price_source: str | None = None
 
 
@@ -40,13 +32,10 @@ class CatalogueEntry:
     """A device type and the sources of its figures."""
 
     device: DeviceType
-    precision: str | None  # of the peak rate, e.g. "bf16 tensor"
     aliases: tuple[str, ...]
     source: str
     price_source: str | None
-    link_bytes_per_s: float | None = None  # to a device of the same type in the same machine, one way
-    link_source: str | None = None
-    fp32_flops: float | None = None  # peak rate of plain single-precision units
+    link_source: str | None
 
 
 @cache
@@ -83,14 +72,6 @@ def _by_lowered_name() -> dict[str, str]:
 
 
 def _entry(name: str, entry: EntrySpec) -> CatalogueEntry:
-    device = DeviceType(name, entry.kind, entry.memory, entry.price, entry.flops, entry.memory_bandwidth)
     return CatalogueEntry(
-        device=device,
-        aliases=entry.aliases,
-        precision=entry.precision,
-        source=entry.source,
-        price_source=entry.price_source,
-        link_bytes_per_s=entry.link,
-        link_source=entry.link_source,
-        fp32_flops=entry.fp32 or (entry.flops if entry.precision == "fp32" else None),
+        entry.device(name), entry.aliases, entry.source, entry.price_source, entry.link_source
     )

@@ -66,7 +66,10 @@ def _facts(kind: DeviceType) -> tuple[str, dict[str, Any]]:
         "memory_bytes": ("memory", "{}B"),
         "usd_per_hour": ("price", "${!r}/h"),
         "flops": ("flops", "{!r}FLOPS"),
+        "precision": ("precision", "{}"),
+        "fp32_flops": ("fp32", "{!r}FLOPS"),
         "memory_bytes_per_s": ("memory_bandwidth", "{!r}B/s"),
+        "link_bytes_per_s": ("link", "{!r}B/s"),
     }
     known = {one.name: getattr(kind, one.name) for one in fields(kind)}
     texts = {key: form.format(known[name]) for name, (key, form) in written.items() if known[name]}

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 import numpy as np
 
 from berth import spec as yaml_spec
 from berth.cluster.catalogue import known_devices, known_names, resolve
 from berth.cluster.model import Cluster, DeviceType, Machine, Tier
-from berth.cluster.spec import ClusterSpec, DeviceSpec, GroupSpec, MachineSpec, RackSpec
+from berth.cluster.spec import ClusterSpec, GroupSpec, MachineSpec, RackSpec, or_default
 from berth.cluster.tiers import default_names, default_tier, default_tiers
 from berth.errors import SpecError, UnknownNameError
 
 MAX_DEVICES = 10_000_000
 _KINDS = ("groups", "racks", "machines")
 
-T = TypeVar("T")
 Path = tuple[int | str, ...]
 Parent = ClusterSpec | GroupSpec | RackSpec
 Child = GroupSpec | RackSpec | MachineSpec
@@ -155,7 +153,7 @@ class _Walk:
     def _device(self, name: str, path: Path) -> DeviceType:
         known = resolve(name)
         if name in self.spec.devices:
-            return _merged(name, self.spec.devices[name], known_devices()[known].device if known else None)
+            return self.spec.devices[name].device(name, known_devices()[known].device if known else None)
         if known is None:
             where = self.source.spot(path, at_key=True) if self.source else None
             raise UnknownNameError("device type", name, {*known_names(), *self.spec.devices}, where=where)
@@ -178,9 +176,9 @@ class _Walk:
             tiers.append(
                 Tier(
                     default.name,
-                    _given(written.bandwidth, default.bytes_per_s),
-                    _given(written.latency, default.latency_s),
-                    _given(written.oversubscription, default.oversubscription),
+                    or_default(written.bandwidth, default.bytes_per_s),
+                    or_default(written.latency, default.latency_s),
+                    or_default(written.oversubscription, default.oversubscription),
                 )
             )
         return tuple(tiers)
@@ -207,22 +205,6 @@ def _name(child: Child, copy: int, generated: str, place: _Place) -> str:
         return f"{place.name}-{generated}" if place.name else generated
     own = child.name if child.count == 1 else f"{child.name}{copy}"
     return f"{place.name}-{own}" if place.repeated else own
-
-
-def _merged(name: str, written: DeviceSpec, known: DeviceType | None) -> DeviceType:
-    base = known or DeviceType(name)
-    return DeviceType(
-        name=name,
-        kind=written.kind or base.kind,
-        memory_bytes=_given(written.memory, base.memory_bytes),
-        usd_per_hour=_given(written.price, base.usd_per_hour),
-        flops=_given(written.flops, base.flops),
-        memory_bytes_per_s=_given(written.memory_bandwidth, base.memory_bytes_per_s),
-    )
-
-
-def _given(written: T | None, otherwise: T) -> T:
-    return otherwise if written is None else written
 
 
 def _levels(depth: int) -> str:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from berth.arrays import FloatArray, IntArray
 
 DeviceKind = Literal["gpu", "cpu"]
+FP32 = "fp32"  # the precision whose peak rate is that of plain single-precision units
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,9 @@ class DeviceType:
     usd_per_hour: float | None = None
     flops: float | None = None  # peak, dense, at the precision people train in
     memory_bytes_per_s: float | None = None
+    precision: str | None = None  # of `flops`, e.g. "bf16 tensor"
+    fp32_flops: float | None = None  # peak rate of plain single-precision units
+    link_bytes_per_s: float | None = None  # to a device of the same type in the same machine, one way
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,21 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
     """Return the cluster as JSON-compatible data."""
     return {
         "name": cluster.name,
-        "device_types": [asdict(kind) for kind in cluster.device_types],
+        "device_types": [_device_type(kind) for kind in cluster.device_types],
         "tiers": [asdict(tier) for tier in cluster.tiers],
         "machines": [asdict(machine) for machine in cluster.machines],
         "groups": cluster.groups.tolist(),
         "group_names": [list(names) for names in cluster.group_names],
         "notes": list(cluster.notes),
     }
+
+
+_LATER = ("precision", "fp32_flops", "link_bytes_per_s")  # clusters that were written earlier lack these
+
+
+def _device_type(kind: DeviceType) -> dict[str, Any]:
+    plain = asdict(kind)
+    return {name: value for name, value in plain.items() if name not in _LATER or value is not None}
 
 
 def cluster_from_dict(plain: dict[str, Any]) -> Cluster:

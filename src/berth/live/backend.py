@@ -80,6 +80,7 @@ class AttemptStatus:
     lost: bool = False  # it ended through no fault of its own
     cause: Cause | None = None  # of its end, or why it does not start
     detail: str = ""  # what the engine says about that
+    began: float | None = None  # when all of its parts ran, by the clock of their machines
     ended: float | None = None  # when its last process ended, by the clock of its machine
 
 

@@ -8,7 +8,14 @@ from typing import Any
 
 from berth.errors import InputError, UnknownNameError
 from berth.live import views
-from berth.live.demand import bind_requested, device_types_of, fits, nearest_tier_of, sensitivity_key
+from berth.live.demand import (
+    bind_requested,
+    device_types_of,
+    fits,
+    nearest_tier_of,
+    sensitivity_key,
+    type_index,
+)
 from berth.live.job import Job
 from berth.live.records import DRAINED, Record
 from berth.live.spec import JobSpec, spec_from_dict, submission
@@ -79,7 +86,7 @@ def check_fits(state: ControllerState, spec: JobSpec) -> None:
     cluster = state.cluster
     kinds = state.setup.device_type_names
     for name in [spec.kind] if spec.kind else spec.any_of or []:
-        if name not in kinds:
+        if type_index(state.setup, name) is None:
             raise UnknownNameError(f"device type in {cluster.name}", name, kinds)
     for tier in filter(None, (spec.required, spec.preferred)):
         if tier not in state.setup.tiers:
@@ -169,12 +176,21 @@ def learn(job: str, tier: int, step_s: float) -> Command:
     """Record the measured step time of such jobs at this tier."""
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:
-        found = active(state, store, job)
-        if found.spec.offer is not None:  # step times of alternatives are stated
+        spec = active(state, store, job).spec
+        if spec.offer is not None:  # step times of alternatives are stated
             return Answer((), {"job": job, "step_s": step_s})
-        key = sensitivity_key(state.setup, found.spec)
+        return learn_key(sensitivity_key(state.setup, spec), tier, step_s)(state, store, now)
+
+    return run
+
+
+def learn_key(key: str, tier: int, step_s: float) -> Command:
+    """Record the measured step time of jobs with this key at a tier; the measured one may have ended."""
+
+    def run(state: ControllerState, store: Store, now: float) -> Answer:
+        del state, store
         body = {"key": key, "tier": tier, "step_s": step_s}
-        return Answer((Record(now, "learned", None, body),), {"job": job, "key": key, "step_s": step_s})
+        return Answer((Record(now, "learned", None, body),), body)
 
     return run
 

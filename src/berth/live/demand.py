@@ -23,7 +23,14 @@ def device_types_of(setup: Setup, spec: JobSpec) -> tuple[int, ...]:
     wanted = [spec.kind] if spec.kind is not None else spec.any_of
     if wanted is None:
         return usable_types(setup.cluster)
-    return tuple(index for index, name in enumerate(setup.device_type_names) if name in wanted)
+    named = {type_index(setup, name) for name in wanted}
+    return tuple(sorted(index for index in named if index is not None))
+
+
+def type_index(setup: Setup, name: str) -> int | None:
+    """Return the index of a device type by its name or, as in plans and cluster files, an alias; None if unknown."""
+    names = setup.device_type_names
+    return names.index(name) if name in names else device_index(setup.cluster, name)
 
 
 def tier_range_of(setup: Setup, spec: JobSpec) -> tuple[int, int]:

@@ -11,7 +11,8 @@ import json
 import math
 import os
 import zipfile
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -145,10 +146,11 @@ class Folder:
             return self.never_began()
         parts = range(self.parts(together=together))
         ended = [self.report(part, "ended") for part in parts]
+        began = [self.report(part, "running") for part in parts]
         if all(end is not None for end in ended):
-            return gang_end([end for end in ended if end is not None])
-        if all(self.report(part, "running") is not None for part in parts):
-            return AttemptStatus("running")
+            return replace(gang_end([end for end in ended if end is not None]), began=_last_time(began))
+        if all(report is not None for report in began):
+            return AttemptStatus("running", began=_last_time(began))
         return AttemptStatus("starting")
 
     def archive(self) -> None:
@@ -160,6 +162,11 @@ class Folder:
     def log(self, rank: int) -> Path:
         """Return the path of the output of a member."""
         return self._kept / f"rank-{int(rank)}.log"
+
+    @property
+    def steps(self) -> Path:
+        """Return the path of the step times that the job reports."""
+        return self._kept / "steps.jsonl"
 
     def processes(self) -> int | None:
         """Return how many processes it has; None if its launch is not known."""
@@ -176,7 +183,7 @@ class Folder:
 def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
     """Return the end of a gang, from the ends of its parts; a part without exit codes counts as not successful."""
     codes = {int(rank): int(code) for end in ends for rank, code in end["codes"].items()}
-    cause, times = _first_cause(ends), [float(end["time"]) for end in ends if "time" in end]
+    cause = _first_cause(ends)
     if not any(codes.values()) and not all(end["codes"] for end in ends):
         codes = {}
     return AttemptStatus(
@@ -188,8 +195,14 @@ def gang_end(ends: list[dict[str, Any]]) -> AttemptStatus:
         lost=not codes or any(end.get("lost") for end in ends),
         cause=cause,
         detail=_detail(ends, cause),
-        ended=max(times) if len(times) == len(ends) else None,
+        ended=_last_time(ends),
     )
+
+
+def _last_time(reports: Sequence[Mapping[str, Any] | None]) -> float | None:
+    """Return the time of the last report of all parts; None if one has none."""
+    times = [float(one["time"]) for one in reports if one is not None and "time" in one]
+    return max(times) if times and len(times) == len(reports) else None
 
 
 def _detail(ends: list[dict[str, Any]], cause: Cause | None) -> str:

@@ -110,8 +110,9 @@ class JobTrack:
                 self.attempts[body["token"]] = AttemptTrack(body, time)
         elif kind in ("started", "exited") and (attempt := self.attempts.get(body["token"])) is not None:
             if kind == "started":
-                attempt.began_at = time
+                attempt.began_at = body.get("began", time)
             else:
+                attempt.began_at = body.get("began", attempt.began_at)
                 attempt.ended_at, attempt.end = body.get("ended", time), body
 
 

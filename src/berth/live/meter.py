@@ -1,4 +1,4 @@
-"""Step times of running jobs: as they report them, or as a pattern finds them in their log.
+"""Step times of jobs: as they report them, or as a pattern finds them in their log.
 
 Measurements go into their own table. The scheduler learns of them by a journal record, written only when a mean has
 changed enough, so that a replay learns of them at the same time.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from berth.live import commands
 from berth.live.controller import Controller
 from berth.live.demand import sensitivity_key
 from berth.live.folder import Folder
-from berth.live.lifecycle import RUNNING
+from berth.live.records import Record
 from berth.live.store import StoreError
 
 _log = logging.getLogger("berth.live")
@@ -28,12 +28,19 @@ _NEWS = 0.05  # share by which a mean must differ from the known one
 _MOST = 1 << 20  # bytes read of a file at a time
 _LINE = 4096  # characters of a line that a pattern is tried on
 _PATTERN_TIMEOUT_S = 0.1  # for one line
+_READS_AFTER_END = 2  # the folder may be moved to the ended ones during the first
 
 
 @dataclass(slots=True)
 class _Reading:
-    """How far the files of an attempt have been read, and the steps found so far."""
+    """An attempt, how far its files have been read, and the steps found so far."""
 
+    job: str
+    tier: int
+    key: str  # of jobs that share its measurements
+    pattern: str | None  # of steps in its log
+    is_learned: bool  # not with alternatives, which state their own times
+    reads_after_end: int = 0
     report_at: int = 0
     log_at: int = 0
     count: int = 0
@@ -42,37 +49,51 @@ class _Reading:
 
 
 class Meter:
-    """Reads the folders of running attempts."""
+    """Reads the folders of attempts, from their launch until their end is recorded."""
 
     def __init__(self, controller: Controller, root: Path) -> None:
         self._controller, self._root = controller, root
         self._readings: dict[str, _Reading] = {}
+        controller.listeners.append(lambda _, records: self._follow(records))
+        with controller.lock:
+            self._add(controller.state.attempts)
+
+    def _follow(self, records: Sequence[Record]) -> None:
+        """Take note of launches, also of attempts that end before they are read."""
+        self._add([record.body["token"] for record in records if record.kind == "launch"])
+
+    def _add(self, tokens: Iterable[str]) -> None:
+        state = self._controller.state
+        for token in tokens:
+            if (attempt := state.attempts.get(token)) is None or token in self._readings:
+                continue
+            spec = state.jobs[attempt.job].spec
+            key, is_learned = sensitivity_key(state.setup, spec), spec.offer is None
+            self._readings[token] = _Reading(attempt.job, attempt.tier, key, spec.step_pattern, is_learned)
 
     def read(self) -> None:
-        """Read the new step times of every running attempt."""
+        """Read the new step times of every attempt."""
         with self._controller.lock:
             state = self._controller.state
-            running = [
-                (token, attempt.job, attempt.tier, state.jobs[attempt.job].spec)
-                for token, attempt in state.attempts.items()
-                if attempt.state == RUNNING
-            ]
+            readings, alive = dict(self._readings), set(state.attempts)
             known = {key: dict(tiers) for key, tiers in state.step_s.items()}
-            keys = {job: sensitivity_key(state.setup, spec) for _, job, _, spec in running}
             now = state.now
-        self._readings = {token: self._readings.get(token, _Reading()) for token, *_ in running}
         rows = []
-        for token, job, tier, spec in running:
-            reading = self._readings[token]
+        for token, reading in readings.items():
+            if token not in alive:
+                reading.reads_after_end += 1
             before = reading.count
-            self._read(Folder(self._root, token), reading, spec.step_pattern)
+            self._read(Folder(self._root, token), reading)
             if reading.count == before or reading.count < _ENOUGH:
                 continue
             mean = reading.seconds / reading.count
-            rows.append((now, keys[job], job, tier, reading.count, mean))
-            old = known.get(keys[job], {}).get(tier)
-            if old is None or abs(mean - old) > _NEWS * old:
-                self._controller.ask(commands.learn(job, tier, mean))
+            rows.append((now, reading.key, reading.job, reading.tier, reading.count, mean))
+            old = known.get(reading.key, {}).get(reading.tier)
+            if reading.is_learned and (old is None or abs(mean - old) > _NEWS * old):
+                self._controller.ask(commands.learn_key(reading.key, reading.tier, mean))
+        for token, reading in readings.items():
+            if reading.reads_after_end >= _READS_AFTER_END:
+                del self._readings[token]
         if rows:
             self._keep(rows)
 
@@ -82,16 +103,16 @@ class Meter:
         except StoreError:
             return  # measurements may be lost: no decision depends on them
 
-    def _read(self, folder: Folder, reading: _Reading, pattern: str | None) -> None:
-        reading.report_at, lines = _new_lines(folder.path / "steps.jsonl", reading.report_at)
+    def _read(self, folder: Folder, reading: _Reading) -> None:
+        reading.report_at, lines = _new_lines(folder.steps, reading.report_at)
         for count, seconds in _reported(lines):
             reading.count += count
             reading.seconds += count * seconds
-        if pattern is None or reading.gave_up:
+        if reading.pattern is None or reading.gave_up:
             return
         reading.log_at, lines = _new_lines(folder.log(0), reading.log_at)
         try:
-            for seconds in _found(lines, pattern):
+            for seconds in _found(lines, reading.pattern):
                 reading.count += 1
                 reading.seconds += seconds
         except TimeoutError:

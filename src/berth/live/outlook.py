@@ -26,12 +26,12 @@ LISTED = 10  # a row lists this many overtakers, and counts the others
 RUNNING_FIELDS = ("expected_start", "expected_end", "overdue_s")  # the others are about waiting
 NAMED = 2  # a sentence names this many of each kind
 _PASSES = {  # by how, and whether there are several
-    (IN_TIME, False): "overtaken by {}: backfill, it ends before this job can start",
-    (IN_TIME, True): "overtaken by {}: backfill, they end before this job can start",
-    (SPARE, False): "overtaken by {}: backfill, on devices that this job does not need",
-    (SPARE, True): "overtaken by {}: backfill, on devices that this job does not need",
-    (FITS, False): "overtaken by {}, which fits sooner",
-    (FITS, True): "overtaken by {}, which fit sooner",
+    (IN_TIME, False): "will be overtaken by {}: backfill, it ends before this job can start",
+    (IN_TIME, True): "will be overtaken by {}: backfill, they end before this job can start",
+    (SPARE, False): "will be overtaken by {}: backfill, on devices that this job does not need",
+    (SPARE, True): "will be overtaken by {}: backfill, on devices that this job does not need",
+    (FITS, False): "will be overtaken by {}, which fits sooner",
+    (FITS, True): "will be overtaken by {}, which fit sooner",
 }
 
 

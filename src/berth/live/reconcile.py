@@ -22,6 +22,7 @@ ANSWERS = 3  # in a row without the machine
 MISSING_S = 10.0  # and for this long
 MANY = 0.25  # if more than this share is missing at once, the answer may be wrong
 MANY_MISSING_S = 120.0
+LATE_S = 10.0  # by which a start is recorded later than it was, at most, while a controller runs
 Blocked = Mapping[int, frozenset[int]]  # devices by machine
 
 
@@ -97,13 +98,23 @@ def _attempt(
             cause, detail = Cause.NODE_LOST, gone  # the reason for stopping it
         if cause is not None:
             body |= {"cause": cause.value} | ({"detail": detail} if detail else {})
+        late = _late_start(attempt, seen, now)
         if seen.ended is not None:  # the clock of its machine may be wrong
-            began = attempt.since if attempt.began is None else attempt.began
+            began = late.get("began", attempt.since if attempt.began is None else attempt.began)
             body["ended"] = min(now, max(began, seen.ended))
-        return Record(now, "exited", attempt.job, body)
+        return Record(now, "exited", attempt.job, body | late)
     if seen.state == "running" and attempt.began is None:
-        return Record(now, "started", attempt.job, {"token": attempt.token})
+        body = {"token": attempt.token} | _late_start(attempt, seen, now)
+        return Record(now, "started", attempt.job, body)
     return None
+
+
+def _late_start(attempt: Attempt, seen: AttemptStatus, now: float) -> dict[str, float]:
+    """Return when an attempt began, if that is well before its start was or is recorded: no controller ran then."""
+    recorded = now if attempt.began is None else attempt.began
+    if seen.began is None or recorded - seen.began < LATE_S:
+        return {}
+    return {"began": min(recorded, max(attempt.since, seen.began))}
 
 
 def blocked_devices(cluster: Cluster, where: Iterable[Mapping[str, Sequence[int]] | None]) -> Blocked | None:

@@ -13,6 +13,7 @@ are refused. Versions:
 4. `external` was called `foreign` before
 5. a submission may have alternatives and plans; a start then has the name of its shape, and its seats their parts
 6. an exit may have the time at which the processes ended; a job whose command can't be started is tried twice
+7. a start or an exit may have the time at which the processes began
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import Any
 from berth.errors import InputError
 from berth.live.profiles import journalled_numbers
 
-VERSION = 6
+VERSION = 7
 _RENAMED = {"foreign": "external"}  # before version 4
 DECISIONS = ("start", "evict", "move")
 # why a machine takes no jobs: it is lost, it was drained in berth, or the engine has closed it

@@ -184,21 +184,22 @@ class ControllerState(ScheduledJobs):
         self.attempts[record.body["token"]].state = LAUNCHING
 
     def _on_started(self, record: Record) -> None:
+        """Let an attempt run; `began`: since when, if that is long before this record."""
         attempt = self.attempts[record.body["token"]]
-        attempt.began = self.now
+        attempt.began = float(record.body.get("began", self.now))
         if attempt.state == LAUNCHING:
             attempt.state = RUNNING
         job = self.jobs[attempt.job]
         if job.token == attempt.token:
             record_ = self.world.jobs[job.row]
-            record_["restored_at_s"] = max(float(record_["restored_at_s"]), self.now)
+            record_["restored_at_s"] = max(float(record_["restored_at_s"]), attempt.began)
 
     def _on_exited(self, record: Record) -> None:
         """End an attempt.
 
         `codes` of its processes; none: unknown. `stopped`: berth stopped them. `done`: the job reported that it has
-        finished, whatever else happened. `lost`: not the fault of the job. `ended`: when they did, which may be
-        long before this record.
+        finished, whatever else happened. `lost`: not the fault of the job. `began` and `ended`: when they did, which
+        may be long before this record.
         """
         attempt = self.attempts[record.body["token"]]
         job = self.jobs[attempt.job]
@@ -211,6 +212,7 @@ class ControllerState(ScheduledJobs):
         if job.code is None and codes:
             job.code = next((code for code in codes if code), 0)
         job.cause, job.detail = record.body.get("cause"), record.body.get("detail", "")
+        attempt.began = record.body.get("began", attempt.began)
         if attempt.began is not None or codes:
             job.ran_s += ended - (attempt.since if attempt.began is None else attempt.began)
         self._ended(attempt)

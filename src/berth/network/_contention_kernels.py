@@ -85,14 +85,14 @@ def describe(
     comm_s: float,
 ) -> None:
     """Store a job's iteration: its computation, and `comm_s` seconds to send `volume` bytes on idle links."""
+    if overlap <= 1.0:
+        forward = 1.0  # without overlap, everything is sent after the backward pass
     flows.silent_s[job], flows.backward_s[job] = forward * compute_s, (1.0 - forward) * compute_s
     flows.volume[job], flows.peak[job], flows.overlap[job] = volume, volume / comm_s, overlap
     window_s = overlapped_s(flows.backward_s[job], comm_s, overlap, 0.0)
     flows.alone_s[job] = flows.seconds[job] = flows.silent_s[job] + window_s
     flows.tau[job] = 0.0
-    if overlap <= 1.0:
-        flows.tau[job] = 1.0
-    elif flows.backward_s[job] > 0.0:
+    if flows.backward_s[job] > 0.0:
         flows.tau[job] = power(flows.backward_s[job] / window_s, overlap - 1.0)
 
 

@@ -24,7 +24,7 @@ from berth.network._kernels import (
 )
 from berth.network.fabric import FabricArrays
 
-RING, HIERARCHICAL, TREE = 0, 1, 2
+RING, HIERARCHICAL, TREE, FLAT = 0, 1, 2, 3
 
 
 class Route(NamedTuple):
@@ -69,14 +69,14 @@ def flow(
 
 
 def _all_reduce(volume: float, algorithm: int, route: Route, loads: FloatArray) -> tuple[float, float]:
-    """A tree, or of the two rings the one that is faster on these links while no other job sends."""
+    """A tree, one of the two rings, or (RING) the one that is faster on these links while no other job sends."""
     if algorithm == TREE:
         return _pipelined(volume, True, route, loads)
     nested = np.zeros(len(loads))
     sent, rest = _hierarchical(volume, route, nested)
     flat = np.zeros(len(loads))
     flat_sent, flat_rest = _pipelined(volume, False, route, flat)
-    if algorithm == RING and flat_sent + flat_rest < sent + rest:
+    if algorithm == FLAT or (algorithm == RING and flat_sent + flat_rest < sent + rest):
         loads += flat
         return flat_sent, flat_rest
     loads += nested

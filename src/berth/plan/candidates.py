@@ -44,7 +44,7 @@ def candidates(problem: Problem, outcome: Outcome, shown: int = _SHOWN) -> list[
     others = sorted(
         _with_other_devices(problem, chosen), key=lambda plan: (plan.cost_usd, len(plan.worker_counts))
     )
-    found += [Candidate("" if row else NEXT_BEST, plan) for row, plan in enumerate(others[:shown])]
+    found += [Candidate("", plan) for plan in others[:shown]]
     for name in FIXED_PLANS:
         fixed = get_method(name)(problem, Budget())
         found = _merged(found, Candidate(name, fixed.plan, fixed.note))
@@ -52,7 +52,18 @@ def candidates(problem: Problem, outcome: Outcome, shown: int = _SHOWN) -> list[
     if slow and chosen and slow.usd_per_hour < _CLEARLY_LESS * chosen.usd_per_hour:
         known = [one.plan for one in found if one.plan and one.plan.usd_per_hour <= slow.usd_per_hour * _SAME]
         found = _merged(found, Candidate(LEAST, min(known, key=lambda plan: plan.usd_per_hour, default=slow)))
-    return sorted(found, key=_rank)
+    second = next_best(chosen, found) if chosen else None
+    named = [
+        replace(one, name=", ".join(filter(None, (NEXT_BEST, one.name)))) if one is second else one
+        for one in found
+    ]
+    return sorted(named, key=_rank)
+
+
+def next_best(chosen: Plan, found: Sequence[Candidate]) -> Candidate | None:
+    """Return the cheapest of the candidates whose stages run on other types than those of the choice."""
+    others = [one for one in found if one.plan and set(one.plan.worker_counts) != set(chosen.worker_counts)]
+    return min(others, key=_rank, default=None)
 
 
 def least_per_hour(problem: Problem) -> Plan | None:
@@ -89,7 +100,7 @@ def _merged(found: list[Candidate], new: Candidate) -> list[Candidate]:
     """Add a candidate; if its plan is already there, add only its name."""
     for at, one in enumerate(found):
         if one.plan and new.plan and one.plan.stages == new.plan.stages and one.plan.micro == new.plan.micro:
-            name = ", ".join(filter(None, [one.name.replace(NEXT_BEST, ""), new.name]))
+            name = ", ".join(filter(None, (one.name, new.name)))
             return [*found[:at], replace(one, name=name, note=new.note), *found[at + 1 :]]
     return [*found, new]
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from berth.errors import InputError
-from berth.plan.candidates import QUICK, Candidate
+from berth.plan.candidates import QUICK, Candidate, next_best
 from berth.plan.certificate import check
 from berth.plan.plan import Plan, with_counts
 from berth.plan.problem import LARGEST, UNLIMITED, Problem
 from berth.plan.request import ANY_RATE
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Outcome
+from berth.plan.sensitivity import flips
 from berth.plan.stage_reasons import device_mix, layer_range, limit_of, readers_bind, replica_cap, slowest
 from berth.units import (
     format_count,
@@ -29,8 +30,8 @@ _MUCH_FASTER = 1.2
 PLAN_SPACE = (
     "plan space: the layers are cut into stages anywhere; each stage has one device type, one place for its tables "
     "and any number of replicas, server cores and reader cores{micro}. Devices share their machine's NIC. Not "
-    "modelled: contention above the machines' NICs, stragglers and failures, stages that share a device, other "
-    "batches than {batch:,.0f} examples{mode}"
+    "modelled: contention above the machines' NICs, stragglers and failures, start-up of machines, loading of "
+    "tables, minimum billing times, stages that share a device, other batches than {batch:,.0f} examples{mode}"
 )
 STATED_SPACE = (
     "plan space: the layers are cut into stages anywhere; each stage has one device type and any number of replicas. "
@@ -64,7 +65,7 @@ def explain(
         *_limits(plan, least_usd),
         *_memory(plan),
         *_pins(plan, least_usd),
-        *_next_best(plan, found),
+        *_next_best(plan, found, sensitive=max_usd is None and _is_proven(outcome)),
         _proof(outcome, optimum, checked, max_usd is not None, margin),
     ]
 
@@ -192,16 +193,16 @@ def _pins(plan: Plan, least_usd: float) -> Iterator[str]:
         yield "The pins cost nothing: the best plan satisfies them anyway."
 
 
-def _next_best(plan: Plan, found: Sequence[Candidate]) -> Iterator[str]:
-    others = [
-        one.plan for one in found if one.plan and set(one.plan.worker_counts) != set(plan.worker_counts)
-    ]
-    if others:
-        second = min(others, key=lambda other: other.cost_usd)
+def _next_best(plan: Plan, found: Sequence[Candidate], sensitive: bool) -> Iterator[str]:
+    second = next_best(plan, found)
+    if second and second.plan:
+        cost = second.plan.cost_usd
         yield (
-            f"Next best with other devices: {device_mix(second)} for {format_usd(second.cost_usd)}, "
-            f"{times_as_much(second.cost_usd / plan.cost_usd)}."
+            f"Next best in the table with other devices: {device_mix(second.plan)} for {format_usd(cost)}, "
+            f"{times_as_much(cost / plan.cost_usd)}."
         )
+        if sensitive:
+            yield from flips(plan, second.plan)
 
 
 def times_as_much(ratio: float) -> str:

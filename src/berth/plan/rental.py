@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -183,19 +183,30 @@ def cost_per_billion(plan: Plan) -> float:
 
 def throughput_range(plan: Plan) -> tuple[float, float] | None:
     """Return the throughput if every device is slower, or faster, by the uncertainty of its times."""
-    problem = plan.problem
-    if problem.source is None:
+    if plan.problem.source is None:
         return None
-    spread = np.array([problem.source.profile.on(one).uncertainty for one in problem.source.devices])
-    of_choice = spread[[choice.device for choice in problem.choices]]
+    spread = uncertainties(plan.problem)
     found = []
     for sign in (1, -1):
-        factor = np.maximum(1 + sign * of_choice, 0.05)
-        curves, facts = problem.curves.copy(), problem.facts.copy()
-        curves[:, :, COMPUTE] *= factor[:, None, None]
-        facts[:, :, OPTIMISER_S] *= factor[:, None]
-        changed = replace(problem, curves=curves, facts=facts)
+        factors = {name: max(1 + sign * share, 0.05) for name, share in spread.items()}
+        changed = with_times_scaled(plan.problem, factors)
         counts = [stage.replicas for stage in plan.stages]
         servers = [stage.servers for stage in plan.stages]
         found.append(with_counts(changed, plan.schedule, plan.cuts, counts, servers, plan.readers).throughput)
     return found[0], found[1]
+
+
+def uncertainties(problem: Problem) -> dict[str, float]:
+    """Return the uncertainty of each type's times, as a share; empty for a stated problem."""
+    if problem.source is None:
+        return {}
+    return {one.name: problem.source.profile.on(one).uncertainty for one in problem.source.devices}
+
+
+def with_times_scaled(problem: Problem, factors: Mapping[str, float]) -> Problem:
+    """Return the problem with the times of computing on some types, by name, multiplied."""
+    factor = np.array([factors.get(problem.types[one.device].name, 1.0) for one in problem.choices])
+    curves, facts = problem.curves.copy(), problem.facts.copy()
+    curves[:, :, COMPUTE] *= factor[:, None, None]
+    facts[:, :, OPTIMISER_S] *= factor[:, None]
+    return replace(problem, curves=curves, facts=facts)

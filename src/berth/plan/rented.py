@@ -118,7 +118,8 @@ def _rented(cluster: Cluster, index: int) -> Rented:
         if kind == index
     ]
     entry = known_devices().get(resolve(device.name) or "")
-    link = (entry.link_bytes_per_s if entry else None) or LINK_BYTES_PER_S
+    known = entry.device.link_bytes_per_s if entry else None  # of clusters journalled without links
+    link = device.link_bytes_per_s or known or LINK_BYTES_PER_S
     link = min(link, cluster.tiers[0].bytes_per_s)
     shares = [_nic_share(cluster, machine, index) for _, machine, _ in machines]
     cores = [(machine.cores or machine.size) / machine.size for _, machine, _ in machines]

@@ -17,7 +17,7 @@ from typing import Any
 from berth import __version__
 from berth.report.plots import run_data, shared_edges
 from berth.report.simulation import best, labels, metrics_of
-from berth.report.verdict import tail, verdict
+from berth.report.verdict import idle, tail, verdict
 from berth.simulate.metrics import Summary
 from berth.simulate.policy_run import PolicyRun
 from berth.simulate.reference import reference_device
@@ -100,6 +100,7 @@ def _body(
     summaries = [one.summary for one in played]
     sentences = verdict(summaries, names)
     tails = [text for one, name in zip(played, names, strict=True) if (text := tail(one.run, name))]
+    sentences += [text] if (text := idle(summaries)) else []
     lead = "".join(f"<p>{html.escape(text)}</p>" for text in sentences)
     behind = "".join(f"<li>{html.escape(text)}</li>" for text in tails)
     charts = _asset("report.html")

@@ -19,6 +19,7 @@ from berth.plan.objective.refine import Refinement
 from berth.plan.plan import Plan
 from berth.plan.proof import Proof
 from berth.plan.rental import RentedPool, cost_per_billion, throughput_range
+from berth.plan.request import ANY_RATE
 from berth.plan.stage_reasons import device_mix, layer_range, limit_of, limited_by, slowest
 from berth.report.plan_report import PlanReport
 from berth.report.terminal import bar, table
@@ -32,6 +33,7 @@ from berth.units import (
 )
 
 _MARK = "▶"
+_SAME = 1e-9
 _BAR = 12
 _MIN_GAIN = 0.0005  # less is printed as 0.0%
 _COLUMNS: tuple[tuple[str, Literal["left", "right"]], ...] = (
@@ -105,7 +107,10 @@ def _evaluation_cells(one: Evaluation) -> list[str]:
 def print_item(out: Console, text: str, lead: str = "- ") -> None:
     """Print a paragraph with a hanging indent."""
     out.print(
-        textwrap.fill(text, out.width, initial_indent=lead, subsequent_indent=" " * len(lead)), markup=False
+        textwrap.fill(
+            text, out.width, break_on_hyphens=False, initial_indent=lead, subsequent_indent=" " * len(lead)
+        ),
+        markup=False,
     )
 
 
@@ -169,7 +174,10 @@ def figure_lines(report: PlanReport) -> list[str]:
     if (span := throughput_range(plan)) is not None:
         low, high = (format_rate(rate) for rate in span)
         rates = low if low == high else f"{low} to {high}"
-        lines.append(f"within the uncertainty of the devices' times: {rates}")
+        wanted = report.solution.problem.throughput
+        missed = span[0] < wanted * (1 - _SAME) and wanted > ANY_RATE
+        misses = f"; the lower end misses the {format_rate(wanted)} asked for" if missed else ""
+        lines.append(f"within the uncertainty of the devices' times: {rates}{misses}")
     if report.simulation is not None:
         lines.append(report.simulation)
     return lines

@@ -20,7 +20,7 @@ from berth.plan.stage_reasons import device_mix
 from berth.report.plan import money, print_item
 from berth.report.plan_html import document, grid, items, section
 from berth.report.terminal import table
-from berth.units import format_seconds
+from berth.units import format_count, format_seconds
 
 TITLES = {
     "models": "By model, on five types",
@@ -30,6 +30,7 @@ TITLES = {
 _OPTIMUM = "exact"
 _NARROW = 5  # columns that fit into half of a page
 _RATIO, _TIME = "ratio", "time"
+_NEAR = 1.01  # times the optimum
 _LEAST_S = 1e-5  # CPU seconds on the logarithmic axis of a chart
 
 
@@ -65,6 +66,37 @@ class Comparison:
         methods, labels, cells = self.of(group)
         return [[name, *(format_seconds(cells[name, label].cpu_s) for label in labels)] for name in methods]
 
+    def in_short(self) -> list[str]:
+        """Return two sentences: what exact search gives, and how far the other methods get."""
+        exact = [one for one in self.results if one.method == _OPTIMUM]
+        optimum = {_key(one): one.cost_usd for one in exact if one.cost_usd is not None}
+        others: dict[str, list[float | None]] = {}
+        for one in self.results:
+            if one.method != _OPTIMUM and _key(one) in optimum:
+                ratio = None if one.cost_usd is None else one.cost_usd / optimum[_key(one)]
+                others.setdefault(one.method, []).append(ratio)
+        if not optimum or not others:
+            return []
+        slowest = format_seconds(max(one.cpu_s for one in exact))
+        near = [
+            name for name, found in others.items() if all(one is not None and one <= _NEAR for one in found)
+        ]
+        without = [name for name, found in others.items() if None in found]
+        return [
+            f"exact finds the optimum of {len(optimum)} of {format_count(len(exact), 'problem')}, "
+            f"each in {slowest} of CPU time at most.",
+            f"Of the {format_count(len(others), 'other method')}, {_some(near)} within 1 % of it on all of them, and "
+            f"{_some(without, 'finds', 'find')} no plan for at least one.",
+        ]
+
+    def without_plan(self) -> list[str]:
+        """Return why methods found no plan: one line for each method and reason, with the problems."""
+        found: dict[tuple[str, str], list[str]] = {}
+        for one in self.results:
+            if one.cost_usd is None:
+                found.setdefault((one.method, one.note), []).append(_label(one))
+        return [f"{name}: {why} ({', '.join(labels)})" for (name, why), labels in found.items()]
+
     def as_json(self) -> list[dict[str, Any]]:
         """Return one object per method and case."""
         return [
@@ -85,6 +117,21 @@ class Comparison:
             }
             for one in self.results
         ]
+
+
+def _key(one: Result) -> tuple[str, str]:
+    return one.case.group, one.case.label
+
+
+def _label(one: Result) -> str:
+    """`ctrdnn`, `16 layers`, `8 types`."""
+    return one.case.label if one.case.group == "models" else f"{one.case.label} {one.case.group}"
+
+
+def _some(names: Sequence[str], one: str = "is", several: str = "are") -> str:
+    """`3 (a, b, c) are`."""
+    listed = f" ({', '.join(names)})" if names else ""
+    return f"{len(names) or 'none'}{listed} {several if len(names) > 1 else one}"
 
 
 def compare_table(results: Sequence[Result]) -> Table:
@@ -159,11 +206,15 @@ def print_comparison(out: Console, shown: Comparison) -> None:
     print_item(out, "costs are multiples of the optimum, the median over seeds; -: no plan found", "")
     for text in shown.conditions:
         print_item(out, text, "note: ")
+    for text in shown.in_short():
+        print_item(out, text, "")
 
 
 def comparison_page(shown: Comparison) -> str:
     """Return the comparison as a page: cost ratios and times as figures, then as tables."""
     sections, charts = [], {}
+    if verdict := shown.in_short():
+        sections.append(section("In short", items(verdict), wide=True))
     for group in shown.groups:
         columns = ["method", *shown.of(group)[1]]
         wide = len(columns) > _NARROW
@@ -177,9 +228,11 @@ def comparison_page(shown: Comparison) -> str:
         costs, times = grid(columns, shown.cost_rows(group), [0]), grid(columns, shown.time_rows(group))
         sections.append(section(f"{TITLES[group]}: cost", costs, wide=wide))
         sections.append(section(f"{TITLES[group]}: CPU time", times, wide=wide))
+    if reasons := shown.without_plan():
+        sections.append(section("Where no plan was found", items(reasons, "notes"), wide=True))
     about = [
-        "Costs are multiples of the optimum, the median over seeds; - means that no plan was found, and a curve has a "
-        "gap there."
+        "Costs are multiples of the optimum, the median over seeds; - means that no plan was found, "
+        "for the reasons above, and a curve has a gap there."
     ]
     sections.append(section("Conditions", items([*about, *shown.conditions], "notes"), wide=True))
     facts = {"methods": str(len(shown.of(shown.groups[0])[0])), "berth": __version__}

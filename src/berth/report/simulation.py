@@ -185,7 +185,9 @@ def _cells(metric: Metric, results: Sequence[Summary]) -> list[str]:
 def print_notes(out: Console, notes: Sequence[str]) -> None:
     """One hanging paragraph each."""
     for note in notes:
-        text = textwrap.fill(note, out.width, initial_indent="note: ", subsequent_indent="      ")
+        text = textwrap.fill(
+            note, out.width, break_on_hyphens=False, initial_indent="note: ", subsequent_indent="      "
+        )
         out.print(text, markup=False)
 
 

@@ -77,14 +77,16 @@ def clock(time_s: float) -> str:
 
 
 def _line(out: Console, time_s: float, text: str) -> None:
-    shown = textwrap.fill(text, out.width - _INDENT, subsequent_indent=" " * _INDENT)
+    shown = textwrap.fill(text, out.width - _INDENT, break_on_hyphens=False, subsequent_indent=" " * _INDENT)
     out.print(Text(f"{clock(time_s):>{_INDENT - 2}}  ", style="cyan") + Text(shown))
 
 
 def _below(out: Console, text: str) -> None:
     indent = " " * (_INDENT + 2)
     out.print(
-        textwrap.fill(text, out.width, initial_indent=indent, subsequent_indent=indent),
+        textwrap.fill(
+            text, out.width, break_on_hyphens=False, initial_indent=indent, subsequent_indent=indent
+        ),
         style="dim",
         markup=False,
     )

@@ -25,14 +25,21 @@ def console() -> Console:
     return Console(width=width, highlight=False, soft_wrap=False)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1) -> Table:
-    """A table whose first `left` columns are words and the others numbers."""
+def table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, left: int = 1, narrow: bool = False
+) -> Table:
+    """A table whose first `left` columns are words and the others numbers; `narrow`: with smaller gaps."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
 
     result = Table(
-        title=title or None, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
+        title=title or None,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        padding=(0, 1, 0, 0) if narrow else (0, 1),
     )
     for index, column in enumerate(columns):
         result.add_column(column, justify="left" if index < left else "right", overflow="fold")
@@ -50,6 +57,7 @@ STATES = {
     "failed": "bold red",
     "lost": "bold red",
     "drained": "yellow",
+    "up": "green",
     "finished": "green",
     "cancelled": "dim",
 }
@@ -62,7 +70,7 @@ def state_text(state: str) -> Text:
     return Text(state, STATES.get(state, ""))
 
 
-_GAP, _NARROWEST_NOTE = 2, 44
+_GAP, _NARROWEST_NOTE, _NARROWEST_ID = 2, 44, 6
 
 
 def print_listing(
@@ -76,7 +84,8 @@ def print_listing(
 ) -> None:
     """Print rows whose cells are never split, and a note for each: the last column, or below it on a narrow terminal.
 
-    The first `left` columns are words. A row that is wider than the terminal is printed whole.
+    The first `left` columns are words. If rows are wider than the terminal, ids that are too long for their column (the
+    one named "job") have a line of their own, and the rest of the row is below.
     """
     from rich.text import Text
 
@@ -85,6 +94,10 @@ def print_listing(
         max(len(name), *(row[at].cell_len for row in cells)) if cells else len(name)
         for at, name in enumerate(columns)
     ]
+    ids = columns.index("job") if "job" in columns else 0
+    too_wide = sum(widths) + _GAP * (len(widths) - 1) - out.width
+    if too_wide > 0:
+        widths[ids] = max(_NARROWEST_ID, widths[ids] - too_wide)
     taken = sum(widths) + _GAP * (len(widths) - 1)
     beside = out.width - taken - _GAP >= _NARROWEST_NOTE
     heads = [Text(name, "dim") for name in columns]
@@ -92,8 +105,14 @@ def print_listing(
     line = _line(heads, widths, left).append(f"{' ' * _GAP}{note}" if beside and note else "", "dim")
     out.print(line, soft_wrap=True)
     for row, said in zip(cells, notes or [""] * len(cells), strict=True):
+        if row[ids].cell_len > widths[ids]:
+            alone = [cell if at == ids else Text() for at, cell in enumerate(row[: ids + 1])]
+            out.print(_line(alone, widths[: ids + 1], left), soft_wrap=True)
+            row[ids] = Text()
         line = _line(row, widths, left)
-        wrapped = textwrap.wrap(said, max(20, out.width - indent), break_long_words=False)
+        wrapped = textwrap.wrap(
+            said, max(20, out.width - indent), break_long_words=False, break_on_hyphens=False
+        )
         if beside and wrapped:
             line.append(" " * _GAP + wrapped.pop(0))
         line.rstrip()

@@ -51,7 +51,9 @@ def print_bad(out: Console, source: str, rows: int, bad: BadRows, shown: int = 3
 def print_notes(out: Console, notes: Sequence[str]) -> None:
     """Print what was changed while reading the trace."""
     for note in notes:
-        text = textwrap.fill(note, out.width, initial_indent="  note: ", subsequent_indent="        ")
+        text = textwrap.fill(
+            note, out.width, break_on_hyphens=False, initial_indent="  note: ", subsequent_indent="        "
+        )
         out.print(text, markup=False)
 
 

@@ -64,6 +64,16 @@ def _second(best: Summary, name: str, worst: Summary, last: str) -> str:
     )
 
 
+def idle(results: Sequence[Summary]) -> str | None:
+    """Return why policies do not differ, if no job waits under any of them; None if one does."""
+    if len(results) < 2 or any(one.mean_wait_s > 0 or one.unfinished for one in results):
+        return None
+    return (
+        "No job waits under any policy, so their order does not matter: a smaller --cluster or more jobs at the same "
+        "time (generate:jobs=500,load=1) shows how they differ."
+    )
+
+
 def tail(run: Run, name: str) -> str | None:
     """Return which few jobs make the makespan of a run; None if it would be as long without any few."""
     jobs = run.records

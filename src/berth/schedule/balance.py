@@ -142,3 +142,16 @@ def by_free_devices(free: Array) -> Array:
         order[following[free[at]]] = at
         following[free[at]] += 1
     return order
+
+
+@kernel
+def scattered_shares(free: Array, need: int) -> Array:
+    """Devices to take of each host, one by one from the host with most free devices; ties: the first."""
+    shares = np.zeros(len(free), np.int64)
+    for _ in range(need):
+        best = 0
+        for k in range(len(free)):
+            if free[k] - shares[k] > free[best] - shares[best]:
+                best = k
+        shares[best] += 1
+    return shares

@@ -7,13 +7,32 @@ from typing import Any
 import numpy as np
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.balance import balanced_shares, free_per_host
+from berth.schedule.balance import balanced_shares, free_per_host, scattered_shares
 from berth.schedule.records import MANY_FREE, MAX_TIERS, World, places_of
 
 
 @inlined
 def take_devices(world: World, at: int, devices: int) -> None:
     """Takes devices of a host; a negative number returns them."""
+    count_devices(world, at, devices)
+    if devices < 0:
+        note_returned(world, at)
+
+
+@kernel
+def note_returned(world: World, at: int) -> None:
+    """Raises what is known of the most free devices to what the groups around a host have."""
+    host, state = world.hosts[at], world.state[0]
+    for tier in range(world.groups.shape[0]):
+        free = world.groups[tier, host.group[tier]].free[host.device_type]
+        for k in range(2):
+            known = state.most_free[k, host.device_type]
+            known[tier] = max(known[tier], free + (state.masked if k == 0 else 0))
+
+
+@inlined
+def count_devices(world: World, at: int, devices: int) -> None:
+    """Takes devices of a host out of the counts of free ones; a negative number adds them."""
     host = world.hosts[at]
     if len(world.racks) > 0:
         count_in_rack(world.racks[host.group[1]], host.device_type, host.free, host.free - devices)
@@ -39,11 +58,14 @@ def claim_in_group(world: World, device_type: int, tier: int, group: int, need: 
     """Claims `need` devices inside a group that has them; returns the claim.
 
     At each level full children are taken first and the last one by best fit; `balanced`: machines are taken so
-    that the gang is spread evenly. Levels are walked with a stack of what is still needed at each.
+    that the gang is spread evenly. Levels are walked with a stack of what is still needed at each. Small gangs of
+    policies that scatter them take devices one by one.
     """
     claim = -1
     if tier == 0:
         return claim_on_host(world, claim, host_of(world, device_type, group), need)
+    if need <= world.rules[0].scatter_up_to:
+        return claim_scattered(world, claim, device_type, tier, group, need)
     needs = np.zeros(MAX_TIERS, np.int64)
     groups = np.zeros(MAX_TIERS, np.int64)
     needs[tier], groups[tier] = need, group
@@ -72,6 +94,17 @@ def claim_balanced(world: World, claim: int, device_type: int, group: int, need:
     """Claims devices on several machines of a rack, spread as evenly as they allow."""
     start = world.groups[1, group].start
     shares = balanced_shares(free_per_host(world, device_type, 1, group), need)
+    for k in range(len(shares)):
+        if shares[k] > 0:
+            claim = claim_on_host(world, claim, start + k, shares[k])
+    return claim
+
+
+@kernel
+def claim_scattered(world: World, claim: int, device_type: int, tier: int, group: int, need: int) -> int:
+    """Claims devices one by one on the machines of a group with most free ones."""
+    start = world.groups[tier, group].start
+    shares = scattered_shares(free_per_host(world, device_type, tier, group), need)
     for k in range(len(shares)):
         if shares[k] > 0:
             claim = claim_on_host(world, claim, start + k, shares[k])
@@ -158,6 +191,7 @@ def free_entries(world: World, claim: int) -> None:
 
 @inlined
 def cancel_claim(world: World, claim: int) -> None:
-    """Rolls a claim back."""
-    return_devices(world, claim)
+    """Rolls a claim back, after which nothing was searched for: what is known of free devices still holds."""
+    for place in places_of(world, claim):
+        count_devices(world, place.host, -place.count)
     free_entries(world, claim)

@@ -13,13 +13,14 @@ import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import relocate, start_job
+from berth.schedule.asking import next_to_spread
 from berth.schedule.balance import free_per_host, imbalance_of, sensitive_to_imbalance, slowdown_by_imbalance
-from berth.schedule.claims import cancel_claim, claim_in_group, return_devices, take_devices
+from berth.schedule.claims import cancel_claim, claim_in_group, free_entries, return_devices, take_devices
 from berth.schedule.groups import find_place
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
-from berth.schedule.queue import drop_started, gangs_wait, smallest_demand
+from berth.schedule.queue import dequeue_at, gangs_wait, smallest_demand
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.relax_locality import set_typical_service
@@ -32,6 +33,7 @@ from berth.schedule.reservation import (
     running_by_end,
     soonest_place,
 )
+from berth.schedule.segments import begin_walk
 
 _MAX_JOBS = 8  # blocked jobs considered in one pass
 _MAX_GROUPS = 6  # groups considered for each
@@ -47,8 +49,13 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
         return
     rows = running_by_end(world, now)
     demand_failed = np.zeros(len(world.demands), np.bool_)
+    movers, changed = np.empty(0, np.int64), True
+    begin_walk(world)
     tried, i = 0, state.queue_start
-    while i < state.queue_stop and tried < _MAX_JOBS and available_to_some(world) >= smallest_demand(world):
+    while i < state.queue_stop and tried < _MAX_JOBS:
+        i = next_to_spread(world, i, True)
+        if i == state.queue_stop or available_to_some(world) < smallest_untried(world, demand_failed):
+            break
         row = waiting[i]
         job = world.jobs[row]
         i += 1
@@ -63,25 +70,42 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
             and not exceeds_quota(world, row)
         ):
             tried += 1
-            started = start_by_moving(world, hooks, row, rows, now)
+            wait_s = wait_worth_moving(world, hooks, row, rows, now)
+            if wait_s >= 0.0:
+                if changed:
+                    movers = movable(world, now)
+                started = changed = start_by_moving(world, row, movers, wait_s, now)
             demand_failed[job.demand] = not started
         close_reservation(world, opens, row, started)
-    drop_started(world, i)
+        if started:
+            dequeue_at(world, i - 1)
 
 
 @kernel
-def start_by_moving(world: World, hooks: Hooks, row: int, ending: Array, now: float) -> bool:
-    """Starts one blocked job at its nearest tier, if it pays to move others."""
+def smallest_untried(world: World, demand_failed: Array) -> int:
+    """GPUs of the smallest waiting job for whose size others may still move."""
+    for i in range(len(world.demands)):
+        if world.demands[i].waiting > 0 and not demand_failed[i]:
+            return world.demands[i].gpus
+    return 1 << 30
+
+
+@kernel
+def wait_worth_moving(world: World, hooks: Hooks, row: int, ending: Array, now: float) -> float:
+    """The look-ahead wait of a blocked job for its nearest tier; -1: it is not worth moving others."""
     job = world.jobs[row]
     when, _, _, _ = soonest_place(world, row, job.nearest_tier, ending, now)
-    worth = (when - now) / world.rules[0].defragment
-    if worth < restore_cost_s(world, 1):
-        return False
+    if (when - now) / world.rules[0].defragment < restore_cost_s(world, 1):
+        return -1.0
     set_typical_service(world, row)
     job.imbalance_slowdown = 1.0
-    if not hooks.spread(job, job.nearest_tier, when - now, now, world.params[0]):
-        return False
-    rows = movable(world, row, now)
+    return when - now if hooks.spread(job, job.nearest_tier, when - now, now, world.params[0]) else -1.0
+
+
+@kernel
+def start_by_moving(world: World, row: int, rows: Array, wait_s: float, now: float) -> bool:
+    """Starts one blocked job at its nearest tier, if it pays to move some of these running jobs."""
+    job, worth = world.jobs[row], wait_s / world.rules[0].defragment
     for device_type in device_types_of(world, job):
         if not accepts_device_type(job, device_type):
             continue
@@ -96,7 +120,7 @@ def start_by_moving(world: World, hooks: Hooks, row: int, ending: Array, now: fl
             if vacate(world, row, device_type, group, rows, worth, now):
                 reason = ReasonCode.MADE_ROOM if moves else ReasonCode.NEAREST
                 start_job(world, row, device_type, job.nearest_tier, group, now, reason)
-                job.saves_s = when - now
+                job.saves_s = wait_s
                 return True
     return False
 
@@ -157,7 +181,8 @@ def vacate(
     take_on_hosts(world, tier, group, blocked, -1)
     for k in range(count):
         if need > 0:
-            cancel_claim(world, claims[k])
+            return_devices(world, claims[k])
+            free_entries(world, claims[k])
         else:
             advance_progress(world.jobs[movers[k]], now)
             return_devices(world, world.jobs[movers[k]].first_place)
@@ -205,17 +230,13 @@ def slowdown_on(world: World, job: Any, claim: int, tier: int) -> float:
 
 
 @kernel
-def movable(world: World, row: int, now: float) -> Array:
-    """Running jobs that may be moved for `row`.
-
-    A job that can't be migrated is left alone, nor one soon after its last start or move, nor for one of lower
-    priority.
-    """
+def movable(world: World, now: float) -> Array:
+    """Running jobs that may be moved for others: not soon after their last start or move."""
     state, rows, count = world.state[0], np.empty(world.state[0].running, np.int64), 0
     for i in range(state.running):
         job = world.jobs[world.running[i]]
         fixed = not job.movable or job.vector
-        if not fixed and now - job.started_s >= _MIN_RUN_S and job.priority <= world.jobs[row].priority:
+        if not fixed and now - job.started_s >= _MIN_RUN_S:
             rows[count] = world.running[i]
             count += 1
     return rows[:count]
@@ -225,10 +246,15 @@ def movable(world: World, row: int, now: float) -> Array:
 def inside_group(
     world: World, row: int, device_type: int, group: int, candidates: Array
 ) -> tuple[Array, Array]:
-    """Those of the candidates that hold devices inside a group that `row` could use, and how many each."""
+    """Those of the candidates that hold devices inside a group that `row` could use, and how many each.
+
+    No job moves for one of lower priority.
+    """
     tier, count = world.jobs[row].nearest_tier, 0
     rows, inside = np.empty(len(candidates), np.int64), np.empty(len(candidates), np.int64)
     for candidate in candidates:
+        if world.jobs[candidate].priority > world.jobs[row].priority:
+            continue
         held = 0
         for place in places_of(world, world.jobs[candidate].first_place):
             host = world.hosts[place.host]

@@ -12,6 +12,7 @@ from typing import Any
 from berth.native.kernels import indirect, kernel
 from berth.schedule.policy import Hooks
 from berth.schedule.records import WINDOW, Action, World
+from berth.schedule.segments import forget_demand
 
 
 @indirect
@@ -26,7 +27,10 @@ def update_timers(world: World, hooks: Hooks, now: float) -> None:
             stats = world.wait_stats[job.demand, tier]
             gave_up = 1 if tier < job.tier else 0
             record_wait(stats, now - job.queued_since_s, gave_up, now)
+            before_s = stats.timer_s
             stats.timer_s = hooks.observe(stats, now - job.queued_since_s, gave_up, now, world.params[0])
+            if stats.timer_s != before_s:
+                forget_demand(world, job.demand)
 
 
 @kernel

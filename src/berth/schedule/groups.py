@@ -1,9 +1,14 @@
-"""Which group of a tier holds a gang best: the one with fewest free devices that still holds it."""
+"""Which group of a tier holds a gang best: the one with fewest free devices that still holds it.
+
+What a search that fails has shown is kept (`State.most_free`): no group of these tiers has that many free devices. It
+holds, for gangs of this size and larger ones, until some group has as many again: taking devices changes nothing,
+returning them raises what is kept to what the groups around them have (claims.py).
+"""
 
 from __future__ import annotations
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.balance import most_balanced_group
+from berth.schedule.balance import free_per_host, most_balanced_group, scattered_shares
 from berth.schedule.records import MANY_FREE, World
 
 
@@ -12,10 +17,19 @@ def find_place(
     world: World, device_type: int, devices: int, nearest_tier: int, allowed_tier: int, balanced: bool
 ) -> tuple[int, int]:
     """(tier, group) of the nearest place from one tier to another, or (-1, -1)."""
+    most_free = world.state[0].most_free[1 if world.state[0].masked > 0 else 0, device_type]
+    if nearest_tier > allowed_tier or devices > most_free[allowed_tier]:
+        return -1, -1
+    if allowed_tier > 0 and devices <= world.rules[0].scatter_up_to:
+        group = emptiest_group(world, device_type, devices, allowed_tier)
+        if group >= 0:
+            return scattered_place(world, device_type, devices, allowed_tier, group)
     for tier in range(nearest_tier, allowed_tier + 1):
         group = find_in_tier(world, device_type, devices, tier, balanced)
         if group >= 0:
             return tier, group
+    for tier in range(allowed_tier + 1):  # what is inside a group has no more than it
+        most_free[tier] = min(most_free[tier], devices - 1)
     return -1, -1
 
 
@@ -85,3 +99,20 @@ def emptiest_group(world: World, device_type: int, devices: int, tier: int) -> i
             best, best_free = number, group.free[device_type]
         at = group.stop
     return best
+
+
+@kernel
+def scattered_place(world: World, device_type: int, devices: int, tier: int, group: int) -> tuple[int, int]:
+    """(tier, group) of the nearest group around the devices that a scattered gang takes inside a group."""
+    start = world.groups[tier, group].start
+    shares = scattered_shares(free_per_host(world, device_type, tier, group), devices)
+    for level in range(tier):
+        around, number = True, -1
+        for k in range(len(shares)):
+            if shares[k] > 0:
+                here = world.hosts[start + k].group[level]
+                around = around and (number < 0 or number == here)
+                number = here
+        if around:
+            return level, number
+    return tier, group

@@ -15,8 +15,6 @@ from berth.schedule.links import may_send
 from berth.schedule.records import World
 from berth.schedule.shapes import find_shape, find_vector
 
-_EVERY_TYPE = -1  # every bit of `device_type_mask`
-
 
 @inlined
 def accepts_device_type(job: Any, device_type: int) -> bool:
@@ -29,29 +27,27 @@ def accepts_device_type(job: Any, device_type: int) -> bool:
 def find_place_for(world: World, row: int, allowed_tier: int, open_: bool) -> tuple[int, int, int]:
     """(device type, tier, group) of the nearest place for a job up to a tier; device type -1: none.
 
-    Within an epoch free devices only become fewer, so a size that failed once fails again: that is kept, apart
-    for searches that count reserved devices (`open_`) and for those that do not.
+    `open_`: reserved devices are counted.
     """
     job, state = world.jobs[row], world.state[0]
     if job.shape >= 0:
         return find_place_for_shape(world, row, allowed_tier, open_)
-    failed = world.demands[job.demand].failed_open if open_ else world.demands[job.demand].failed
-    epoch = state.search_epoch
-    if (
-        failed[job.device_type + 1, allowed_tier] == epoch
-        or job.gpus > state.free
-        or exceeds_quota(world, row)
-    ):
+    if job.gpus > state.free or exceeds_quota(world, row):
         return -1, -1, -1
     device_type, tier, group = nearest_place(world, row, allowed_tier)
-    if device_type < 0:
-        # a job that accepts some types only says nothing about another that accepts others
-        if job.device_type >= 0 or job.device_type_mask == _EVERY_TYPE:
-            for narrower in range(allowed_tier + 1):
-                failed[job.device_type + 1, narrower] = epoch
-    elif limited_links(world, tier) and not may_send(world, row, device_type, tier, group):
+    if device_type >= 0 and limited_links(world, tier) and not may_send(world, row, device_type, tier, group):
         return -1, -1, -1
     return device_type, tier, group
+
+
+@inlined
+def too_large(world: World, job: Any, allowed_tier: int) -> bool:
+    """Whether it is known that no place up to a tier holds a gang, with reserved devices too."""
+    most = 0
+    for device_type in device_types_of(world, job):
+        if accepts_device_type(job, device_type):
+            most = max(most, world.state[0].most_free[0, device_type, allowed_tier])
+    return job.shape < 0 and job.gpus > most
 
 
 @kernel

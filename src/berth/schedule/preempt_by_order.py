@@ -8,22 +8,23 @@ import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import charge_quota, evict, requeue, start_job
+from berth.schedule.asking import next_to_consider
 from berth.schedule.claims import reclaim, return_devices, still_free
 from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress
-from berth.schedule.queue import drop_started, precedes, set_bound, set_order, smallest_demand, sort_rows
+from berth.schedule.queue import dequeue_at, precedes, set_bound, set_order, smallest_demand, sort_rows
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World
 from berth.schedule.reservation import close_reservation, may_use_reserved, open_reservation, set_mask
+from berth.schedule.segments import begin_walk
 from berth.schedule.shape_choice import begin_choices, choose
 from berth.schedule.start_waiting import (
-    allowed_tier_of,
     backfill,
     explain_wait,
+    reservation_due,
     reserve_from_job,
     start_reason,
-    wake_time_of,
 )
 
 
@@ -41,17 +42,22 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     total, first = len(ranked), jobs[waiting[state.queue_start]].priority
     # ranked[offered:] have returned their devices; ranked[settled:] have not taken them again yet
     offered, settled = total, total
-    evicted = np.empty(total, np.int64)
-    count = 0
-    i = state.queue_start
-    level, considered = i, i  # rows of the same priority begin at `level`
+    evicted, count = np.empty(total, np.int64), 0
+    i = level = considered = state.queue_start  # rows of the same priority begin at `level`
     state.search_epoch += 1
     begin_choices(world, now)
+    begin_walk(world)
     while i < state.queue_stop:
-        row = waiting[i]
-        idle = state.free + state.masked
-        if not threatens(world, row, ranked, offered, settled) and idle < smallest_demand(world):
+        every = threatens(world, waiting[i], ranked, offered, settled)
+        if not every and state.free + state.masked < smallest_demand(world):
             break
+        ahead_of = ranked[settled] if settled < total else -1  # at the first that is not, this one settles
+        priority, due = jobs[waiting[level]].priority, reservation_due(world, level, considered)
+        i, passed_s = next_to_consider(world, hooks, i, every, priority, ahead_of, due, now)
+        wake = min(wake, passed_s)
+        if i == state.queue_stop:
+            break
+        row = waiting[i]
         while settled < total and not precedes(jobs[row], jobs[ranked[settled]]):
             count = settle(world, ranked[settled], evicted, count)
             settled += 1
@@ -60,33 +66,27 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
             offered, settled = 0, total
         level, considered = reserve_from_job(world, i, level, considered, now)
         i += 1
-        allowed_tier = allowed_tier_of(world, hooks, row, now)
+        allowed_tier = jobs[row].asked_tier
         opens = may_use_reserved(world, row)
         open_reservation(world, opens)
         device_type, tier, group = find_or_choose(world, row, allowed_tier, opens, now)
         # once a job has taken its devices again no other returns its own: it would be asked twice
-        while device_type < 0 and threatens(world, row, ranked, offered, settled):
-            offered -= 1
+        if device_type < 0 and offered == settled:
+            device_type, tier, group, offered = find_by_offers(world, row, ranked, offered, opens)
             settled = offered
-            offer_devices(world, ranked[offered], opens)
-            if state.free >= jobs[row].gpus:
-                state.search_epoch += 1  # a search that failed before may succeed now
-                device_type, tier, group = find_place_for(world, row, allowed_tier, opens)
         started = device_type >= 0
         if started:
             start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
         close_reservation(world, opens, row, started)
         if not started and state.reserved_for >= 0 and not opens:
             started = backfill(world, row, allowed_tier, now)
-        if not started:
-            wake_s = wake_time_of(world, hooks, row, now)
-            wake = min(wake, wake_s)
-            if jobs[row].other_shape < 0:  # else shape_choice.py has said what it waits for
-                jobs[row].waits_for_tier, jobs[row].until_s = allowed_tier, wake_s
+        if started:
+            dequeue_at(world, i - 1)
+            level, considered = level + 1, considered + 1
+        else:
+            wake = min(wake, jobs[row].asked_until_s)
     count = settle_all(world, ranked[settled:], evicted, count)
-    drop_started(world, i)
-    for k in range(state.queue_start, i):  # only now is it known what stays free
-        explain_wait(world, waiting[k], jobs[waiting[k]].waits_for_tier, jobs[waiting[k]].until_s)
+    explain_waits(world, i)  # only now is it known what stays free
     for k in range(count):
         requeue(world, hooks, evicted[k], now, ReasonCode.OUTRANKED)
     return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
@@ -101,6 +101,31 @@ def find_or_choose(
         return find_place_for(world, row, allowed_tier, open_)
     tier, group = choose(world, row, open_, now)
     return min(tier, 0), tier, group
+
+
+@kernel
+def find_by_offers(
+    world: World, row: int, ranked: Array, offered: int, open_: bool
+) -> tuple[int, int, int, int]:
+    """(device type, tier, group, offered): a place for a job, once running jobs that go after it return theirs."""
+    state, job = world.state[0], world.jobs[row]
+    device_type, tier, group = -1, -1, -1
+    while device_type < 0 and threatens(world, row, ranked, offered, offered):
+        offered -= 1
+        offer_devices(world, ranked[offered], open_)
+        if state.free >= job.gpus:
+            state.search_epoch += 1  # a search that failed before may succeed now
+            device_type, tier, group = find_place_for(world, row, job.asked_tier, open_)
+    return device_type, tier, group, offered
+
+
+@kernel
+def explain_waits(world: World, stop: int) -> None:
+    """Records why the jobs up to an index of the queue wait, if a program reads reasons."""
+    if world.state[0].explained:
+        for k in range(world.state[0].queue_start, stop):
+            job = world.jobs[world.waiting[k]]
+            explain_wait(world, world.waiting[k], job.asked_tier, job.asked_until_s)
 
 
 @inlined

@@ -9,13 +9,14 @@ import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import evict, requeue, start_job
+from berth.schedule.asking import gain_of, least_gain_s, next_to_gain
 from berth.schedule.claims import reclaim, return_devices
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
-from berth.schedule.queue import dequeue_at, merge_rows, order_of
+from berth.schedule.queue import dequeue_at, order_of, picked, stable_order
 from berth.schedule.reasons import ReasonCode
-from berth.schedule.records import BOUND, Array, World, places_of
+from berth.schedule.records import Array, World, places_of
 from berth.schedule.reservation import (
     available_to,
     close_reservation,
@@ -24,6 +25,7 @@ from berth.schedule.reservation import (
     open_reservation,
     suffices,
 )
+from berth.schedule.segments import begin_walk
 from berth.schedule.shapes import has_devices, holds_tied
 
 _MAX_JOBS = 4  # blocked jobs for which victims are looked for in one pass
@@ -35,37 +37,67 @@ def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
 
     Returns when a job that is protected from eviction now may be evicted, if that would pay.
     """
-    state, margin = world.state[0], world.rules[0].gain_margin
-    tried, i, wake = 0, state.queue_start, math.inf
-    while i < state.queue_stop and tried < _MAX_JOBS:
+    state = world.state[0]
+    tried, i, wake, changed = 0, state.queue_start, math.inf, True
+    evictable = protected = np.empty(0, np.int32)
+    begin_walk(world)
+    while tried < _MAX_JOBS:
+        i = next_to_gain(world, hooks, i, now)
+        if i == state.queue_stop:
+            break
         row = world.waiting[i]
-        job = world.jobs[row]
-        here = job.slowdown[min(job.widest_tier, job.nearest_tier + 1)]
-        gain = hooks.gain(job, here, job.slowdown[job.nearest_tier], now, world.params[0])
+        gain = gain_of(world, hooks, row, now)
         i += 1
-        if gain <= margin * restore_cost_s(world, job.gpus) or exceeds_quota(world, row):
+        if gain <= least_gain_s(world, row) or exceeds_quota(world, row):
             continue
         tried += 1
+        if changed:
+            evictable, protected = by_protection(world, now)
+            state.ranked = -1
         opens = may_use_reserved(world, row)
         open_reservation(world, opens)
-        started = start_on_leftover(world, i - 1, now) or start_by_eviction(world, hooks, i - 1, gain, now)
-        close_reservation(world, opens, row, started)
-        if started:
+        changed = start_on_leftover(world, i - 1, now)
+        changed = changed or start_by_eviction(world, hooks, i - 1, gain, evictable, now)
+        close_reservation(world, opens, row, changed)
+        if changed:
+            begin_walk(world)
             i = state.queue_start  # the victims are in the queue now
         else:
-            wake = min(wake, next_evictable_s(world, hooks, row, gain, now))
+            wake = min(wake, next_evictable_s(world, hooks, row, gain, protected, now))
     return wake
 
 
 @kernel
-def next_evictable_s(world: World, hooks: Hooks, row: int, gain: float, now: float) -> float:
+def by_protection(world: World, now: float) -> tuple[Array, Array]:
+    """The running jobs that can be preempted: those that may be evicted now, and those that are protected still."""
+    running = world.state[0].running
+    evictable, protected = np.empty(running, np.int32), np.empty(running, np.int32)
+    count, left = 0, 0
+    for i in range(running):
+        row = world.running[i]
+        victim = world.jobs[row]
+        if not victim.preemptible:
+            continue
+        if now < protected_until_s(world, victim):
+            protected[left] = row
+            left += 1
+        elif victim.started_s != now:
+            evictable[count] = row
+            count += 1
+    return evictable[:count], protected[:left]
+
+
+@kernel
+def next_evictable_s(
+    world: World, hooks: Hooks, row: int, gain: float, protected: Array, now: float
+) -> float:
     """When the first protected job that it would pay to evict for `row` loses its protection; cost as of now."""
     job, margin = world.jobs[row], world.rules[0].gain_margin
     wake = math.inf
-    for i in range(world.state[0].running):
-        victim = world.jobs[world.running[i]]
+    for candidate in protected:
+        victim = world.jobs[candidate]
         until_s = protected_until_s(world, victim)
-        if not now < until_s < wake or not victim.preemptible:
+        if until_s >= wake:
             continue
         advance_progress(victim, now)
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
@@ -103,23 +135,26 @@ def start_on_leftover(world: World, at: int, now: float) -> bool:
 
 
 @kernel
-def start_by_eviction(world: World, hooks: Hooks, at: int, gain: float, now: float) -> bool:
+def start_by_eviction(world: World, hooks: Hooks, at: int, gain: float, evictable: Array, now: float) -> bool:
     """Starts a job by evictions among devices of one type, the first for which it pays."""
     job = world.jobs[world.waiting[at]]
     if job.vector:
-        return evict_for_shape(world, hooks, at, gain, now)
+        return evict_for_shape(world, hooks, at, gain, evictable, now)
     for device_type in device_types_of(world, job):
-        if accepts_device_type(job, device_type) and evict_on_type(world, hooks, at, device_type, gain, now):
+        accepts = accepts_device_type(job, device_type)
+        if accepts and evict_on_type(world, hooks, at, device_type, gain, evictable, now):
             return True
     return False
 
 
 @kernel
-def evict_on_type(world: World, hooks: Hooks, at: int, device_type: int, gain: float, now: float) -> bool:
+def evict_on_type(
+    world: World, hooks: Hooks, at: int, device_type: int, gain: float, evictable: Array, now: float
+) -> bool:
     """Finds the cheapest victims inside one group of the job's nearest tier, and evicts them if it pays."""
     row = world.waiting[at]
     job = world.jobs[row]
-    victims, costs = eviction_candidates(world, hooks, row, device_type, now)
+    victims, costs = eviction_candidates(world, hooks, row, device_type, evictable, now)
     group, considered, cost = cheapest_group(world, row, device_type, victims, costs)
     if group < 0 or exceeds_quota(world, row):
         return False
@@ -143,12 +178,12 @@ def evict_on_type(world: World, hooks: Hooks, at: int, device_type: int, gain: f
 
 
 @kernel
-def evict_for_shape(world: World, hooks: Hooks, at: int, gain: float, now: float) -> bool:
+def evict_for_shape(world: World, hooks: Hooks, at: int, gain: float, evictable: Array, now: float) -> bool:
     """The same for a job with parts: all devices of its shape come free inside one group, or nothing changes."""
     row = world.waiting[at]
     job = world.jobs[row]
     shape = world.shapes[job.shape]
-    victims, costs = eviction_candidates(world, hooks, row, -1, now)
+    victims, costs = eviction_candidates(world, hooks, row, -1, evictable, now)
     group, considered, cost = cheapest_group_for_need(world, row, victims, costs)
     own_cost = restore_cost_s(world, job.gpus) * (job.first_start_s >= 0)
     if group < 0 or exceeds_quota(world, row) or gain <= world.rules[0].gain_margin * (cost + own_cost):
@@ -204,38 +239,56 @@ def cheapest_group_for_need(world: World, row: int, victims: Array, costs: Array
 
 @kernel
 def eviction_candidates(
-    world: World, hooks: Hooks, row: int, device_type: int, now: float
+    world: World, hooks: Hooks, row: int, device_type: int, evictable: Array, now: float
 ) -> tuple[Array, Array]:
     """Running jobs that may be evicted for `row`, with the cost of each: cheapest, or last in order, first.
 
     They hold devices of the type; -1: of any that the job needs.
     """
-    state, job = world.state[0], world.jobs[row]
-    rows, costs = np.empty(state.running, np.int64), np.empty(state.running)
-    ranks, count = np.zeros(state.running, BOUND), 0
-    for i in range(state.running):
-        victim = world.jobs[world.running[i]]
-        if not victim.preemptible or now < protected_until_s(world, victim):
-            continue
-        if victim.priority > job.priority or victim.started_s == now:
-            continue
-        if not holds_type(world, victim, job.device_type_mask if device_type < 0 else 1 << device_type):
-            continue
-        advance_progress(victim, now)
+    job, count = world.jobs[row], 0
+    types = job.device_type_mask if device_type < 0 else 1 << device_type
+    ranked = ranked_victims(world, hooks, job.priority, types, evictable, now)
+    rows, costs = np.empty(len(ranked), np.int64), np.empty(len(ranked))
+    for candidate in ranked:
+        victim = world.jobs[candidate]
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
         if cost < math.inf:
-            rows[count], costs[count] = world.running[i], cost
-            ranks[count].order_key, ranks[count].id = cost, count
-            if world.rules[0].victims_by_order:
-                ranks[count].order_key = -order_of(world, hooks, rows[count], now)
-                ranks[count].priority = -victim.priority
+            rows[count], costs[count] = candidate, cost
             count += 1
-    order = np.arange(count)
-    merge_rows(ranks, order)
-    victims, their_costs = np.empty(count, np.int64), np.empty(count)
+    if world.rules[0].victims_by_order:
+        return rows[:count], costs[:count]
+    order = stable_order(costs[:count])
+    return picked(rows, order), picked(costs, order)
+
+
+@kernel
+def ranked_victims(
+    world: World, hooks: Hooks, priority: int, types: int, evictable: Array, now: float
+) -> Array:
+    """Those of the evictable jobs that hold devices of some types and have no higher priority; last in order first.
+
+    They are the same for jobs of one priority and type, until one of them starts. Where cost decides, in any order.
+    """
+    state, count = world.state[0], 0
+    if state.ranked >= 0 and state.ranked_priority == priority and state.ranked_types == types:
+        return world.victims[: state.ranked]
+    rows, priorities = np.empty(len(evictable), np.int64), np.zeros(len(evictable))
+    keys = np.zeros(len(evictable))
+    for row in evictable:
+        victim = world.jobs[row]
+        if victim.priority > priority or not holds_type(world, victim, types):
+            continue
+        advance_progress(victim, now)
+        rows[count] = row
+        if world.rules[0].victims_by_order:
+            keys[count], priorities[count] = -order_of(world, hooks, row, now), victim.priority
+        count += 1
+    order = stable_order(keys[:count])
+    ranked = picked(rows, picked(order, stable_order(picked(priorities, order))))
     for k in range(count):
-        victims[k], their_costs[k] = rows[order[k]], costs[order[k]]
-    return victims, their_costs
+        world.victims[k] = ranked[k]
+    state.ranked, state.ranked_priority, state.ranked_types = count, priority, types
+    return world.victims[:count]
 
 
 @inlined
@@ -254,8 +307,7 @@ def cheapest_group(
     world: World, row: int, device_type: int, victims: Array, costs: Array
 ) -> tuple[int, int, float]:
     """(group, number of victims to consider, their cost) of the group that has room first; group -1: none."""
-    job = world.jobs[row]
-    size = world.groups.shape[1]
+    job, size = world.jobs[row], world.groups.shape[1]
     free, total = np.zeros(size, np.int64), np.zeros(size)
     for at in range(len(world.hosts)):
         host = world.hosts[at]

@@ -13,9 +13,13 @@ from berth.schedule.policy import Hooks
 from berth.schedule.progress import restore_cost_s
 from berth.schedule.records import Array, EstimateKind, JobStatus, World
 from berth.schedule.scarcity import count_demand
+from berth.schedule.segments import join_segment, leave_segment
 from berth.schedule.totals import update_totals
 
 _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
+# A job with alternatives counts as this many times the GPU-seconds of its most efficient shape. It can take devices
+# that others leave, and a gang can't: without it gangs wait longer than beside jobs of fixed shapes.
+_ALTERNATIVES_WEIGHT = 4.0
 _SHIFTS_PER_ROW = 8  # insertion sort gives up beyond this average
 
 
@@ -50,29 +54,29 @@ def order_of(world: World, hooks: Hooks, row: int, now: float) -> float:
     job.restore_s = restore_cost_s(world, job.gpus)
     if job.estimate_kind == EstimateKind.TRACKED:
         job.index_s = job.estimated_remaining_s
+        if job.shape_count > 1 and not world.shapes[job.shape].gang:
+            job.index_s *= _ALTERNATIVES_WEIGHT * world.shapes[job.shape].least_share
     elif job.tier < 0:
         learn_duration(world, job, now)
-    if world.rules[0].has_update:
-        hooks.update(job, now, cluster, params)
+    update_policy_state(world, hooks, row, now)
     return hooks.order(job, now, cluster, params)
+
+
+@inlined
+def update_policy_state(world: World, hooks: Hooks, row: int, now: float) -> None:
+    """Lets the policy update what it remembers of a job."""
+    if world.rules[0].has_update:
+        hooks.update(world.jobs[row], now, world.cluster[0], world.params[0])
 
 
 @kernel
 def enqueue(world: World, row: int) -> None:
     """Inserts a job into the queue by its order; the shorter side of the queue moves."""
-    jobs, waiting, state = world.jobs, world.waiting, world.state[0]
+    waiting, state = world.waiting, world.state[0]
     if state.queue_stop == len(waiting):
         compact(world)
     first, last = state.queue_start, state.queue_stop
-    low, high = first, last
-    if high > low and precedes(jobs[waiting[high - 1]], jobs[row]):
-        low = high
-    while low < high:
-        middle = (low + high) // 2
-        if precedes(jobs[row], jobs[waiting[middle]]):
-            high = middle
-        else:
-            low = middle + 1
+    low = index_for(world, row, last)
     if first > 0 and low - first < last - low:
         for i in range(first, low):
             waiting[i - 1] = waiting[i]
@@ -82,8 +86,50 @@ def enqueue(world: World, row: int) -> None:
         for i in range(last, low, -1):
             waiting[i] = waiting[i - 1]
         state.queue_stop = last + 1
-    waiting[low] = row
-    jobs[row].state = JobStatus.WAITING
+    enter_at(world, low, row)
+
+
+@kernel
+def enqueue_all(world: World, rows: Array) -> None:
+    """Inserts several jobs; those that wait already move once."""
+    waiting, state, count = world.waiting, world.state[0], len(rows)
+    if state.queue_stop + count > len(waiting):
+        compact(world)
+    sort_rows(world.jobs, rows)
+    indices, stop = np.empty(count, np.int64), state.queue_stop
+    for k in range(count - 1, -1, -1):
+        indices[k] = index_for(world, rows[k], stop)
+        for i in range(stop - 1, indices[k] - 1, -1):
+            waiting[i + k + 1] = waiting[i]
+        stop = indices[k]
+    for k in range(count):
+        enter_at(world, indices[k] + k, rows[k])
+    state.queue_stop += count
+
+
+@kernel
+def index_for(world: World, row: int, stop: int) -> int:
+    """Where a job belongs in the queue, of which the part before an index is looked at."""
+    jobs, waiting = world.jobs, world.waiting
+    low, high = world.state[0].queue_start, stop
+    if high > low and precedes(jobs[waiting[high - 1]], jobs[row]):
+        low = high
+    while low < high:
+        middle = (low + high) // 2
+        if precedes(jobs[row], jobs[waiting[middle]]):
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+@inlined
+def enter_at(world: World, at: int, row: int) -> None:
+    """Puts a job at an index of the queue at which there is room for it."""
+    world.waiting[at] = row
+    world.jobs[row].state, world.jobs[row].answers = JobStatus.WAITING, -1
+    if world.state[0].segmented:
+        join_segment(world, at, row)
     count_waiting(world, row, 1)
 
 
@@ -105,20 +151,11 @@ def compact(world: World) -> None:
 
 
 @kernel
-def drop_started(world: World, stop: int) -> None:
-    """Removes the jobs of waiting[queue_start:stop] that no longer wait; the others close the gaps."""
-    state, waiting, kept = world.state[0], world.waiting, stop
-    for i in range(stop - 1, state.queue_start - 1, -1):
-        if world.jobs[waiting[i]].state == JobStatus.WAITING:
-            kept -= 1
-            waiting[kept] = waiting[i]
-    state.queue_start = kept
-
-
-@kernel
 def dequeue_at(world: World, at: int) -> None:
-    """Removes the job at one index of the queue."""
+    """Removes the job at one index of the queue; those before it move up by one."""
     state = world.state[0]
+    if state.segmented:
+        leave_segment(world, at, world.waiting[at])
     for k in range(at, state.queue_start, -1):
         world.waiting[k] = world.waiting[k - 1]
     state.queue_start += 1
@@ -186,6 +223,39 @@ def merge_rows(jobs: Array, rows: Array) -> None:
         source, target, width = target, source, 2 * width
     for i in range(len(rows)):  # numba takes two seconds to compile `rows[:] = source`
         rows[i] = source[i]
+
+
+@kernel
+def stable_order(keys: Array) -> Array:
+    """Indices of the keys, smallest first, equal ones in their order: a merge sort."""
+    count, width = len(keys), 1
+    source, target = np.arange(count), np.arange(count)
+    while width < count:
+        for start in range(0, count, 2 * width):
+            left, middle = start, min(start + width, count)
+            right, stop = middle, min(start + 2 * width, count)
+            if right == stop or not keys[source[right]] < keys[source[right - 1]]:  # as it is in order
+                for at in range(start, stop):
+                    target[at] = source[at]
+                continue
+            for at in range(start, stop):
+                if right == stop or (left < middle and not keys[source[right]] < keys[source[left]]):
+                    target[at] = source[left]
+                    left += 1
+                else:
+                    target[at] = source[right]
+                    right += 1
+        source, target, width = target, source, 2 * width
+    return source
+
+
+@kernel
+def picked(values: Array, order: Array) -> Array:
+    """The values at these indices; numba takes longer to compile `values[order]`."""
+    found = np.empty(len(order), values.dtype)
+    for k in range(len(order)):
+        found[k] = values[order[k]]
+    return found
 
 
 @inlined

@@ -74,6 +74,11 @@ _REQUEST = [  # what was asked for
     ("preemptible", "i4"),  # 0: once started it is not evicted for others
     ("movable", "i4"),  # 0: nor migrated
 ]
+_ASKED = [  # what the policy said of it while it waits: see asking.py
+    ("asked_tier", "i4"),  # the widest tier that it accepts
+    ("answers", "i4"),  # `Demand.answers` when it was asked; -1: not yet
+    ("asked_until_s", "f8"),  # when that may change by itself
+]
 _PROGRESS = [
     ("estimated_remaining_s", "f8"),  # work left at the nearest placement, as far as the scheduler knows
     ("true_remaining_s", "f8"),  # work left in truth; policies do not see it
@@ -154,6 +159,7 @@ _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py an
 _CONCERNS: list[list[Any]] = [
     _ORDER,
     _REQUEST,
+    _ASKED,
     _PROGRESS,
     _ESTIMATE,
     _PLACEMENT,
@@ -168,6 +174,7 @@ _IN_MEMORY: list[list[Any]] = [
     _PROGRESS,
     _PLACEMENT,
     _REQUEST,
+    _ASKED,
     _EXPLANATION,
     _SHAPE,
     _POLICY,
@@ -182,6 +189,7 @@ INTERNAL_FIELDS = {
     "policy_state",  # which policies read by the names that they declare
     *("first_shape", "shape_count", "shape", "vector", "other_shape", "reshaped_s"),
     *("deferred_s", "deferred_at_s", "returned"),
+    *("asked_tier", "answers", "asked_until_s"),
     *(
         "order_key",
         "tie_break",
@@ -294,6 +302,9 @@ SHAPE = np.dtype(  # one way to run a job; jobs with the same alternatives share
         ("cheapest", "i4"),  # the shape with the lowest cost at its nearest placement
         ("message_bytes", "f8"),
         ("traffic_row", "i4"),
+        ("gang", "i4"),  # a plain gang on one of the types that it accepts: see shape_table.write_gang
+        ("usd_excess", "f8"),  # dollars of the work in this shape / in the offer's cheapest, less 1
+        ("least_share", "f8"),  # GPU-seconds of the work in the offer's shape that needs least / in this one
         ("failed", "i8", (MAX_TIERS,)),  # epoch of the last search that found no place
         ("failed_open", "i8", (MAX_TIERS,)),  # the same with reserved devices counted
     ],
@@ -308,9 +319,27 @@ DEMAND = np.dtype(  # all jobs of one size
     [
         ("gpus", "i4"),
         ("waiting", "i4"),
-        # epoch of the last search that found no place, by device type + 1 and tier
-        ("failed", "i8", (MAX_DEVICE_TYPES + 1, MAX_TIERS)),
-        ("failed_open", "i8", (MAX_DEVICE_TYPES + 1, MAX_TIERS)),  # the same with reserved devices counted
+        (
+            "answers",
+            "i4",
+        ),  # what the policy said of such jobs under another number no longer holds: timers changed
+    ],
+    align=True,
+)
+
+SEGMENT = np.dtype(  # consecutive jobs of the queue: see segments.py
+    [
+        ("next", "i4"),  # the segment behind it; -1: none
+        ("count", "i4"),
+        ("answers", "i4"),  # `State.answers` for which the rest holds; -1: it does not
+        ("priority", "i4"),  # the lowest
+        ("fixed", "i4"),  # whether a job can't be preempted
+        ("gains", "i4"),  # whether a job may gain enough for others to be evicted
+        ("demands", "i8"),  # sizes of its jobs: bit `demand` modulo 64
+        ("until_s", "f8"),  # when an answer may change by itself
+        ("shortest_s", "f8"),  # no job runs shorter at the tier that it accepts
+        ("need", "i4", (MAX_TIERS,)),  # devices of the smallest job that accepts this tier and no wider one
+        ("need_spread", "i4", (MAX_TIERS,)),  # the same by the widest tier that its user allows
     ],
     align=True,
 )
@@ -382,13 +411,23 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("now", "f8"),
         ("queue_start", "i8"),  # waiting[queue_start:queue_stop] is the queue
         ("queue_stop", "i8"),
+        ("explained", "i8"),  # every job that waits has a reason, and is asked in every pass
+        ("keeps_answers", "i8"),  # jobs are asked again when their answers may have changed
+        ("segmented", "i8"),  # the queue is in segments, and jobs that can't start are passed over
+        ("answers", "i8"),  # what segments knew under another number no longer holds
+        ("first_segment", "i8"),
+        ("unused_segment", "i8"),  # the first of a list
+        ("next_segment", "i8"),  # cursor of a walk: the segment behind the one that ends at `segment_stop`
+        ("segment_stop", "i8"),
         ("running", "i8"),
         ("preemptible", "i8"),  # running jobs that can be preempted
         ("ending", "i8"),
         ("apart", "i8"),
         ("oldest_s", "f8"),  # no waiting job has waited since before this
         ("masked", "i8"),  # free devices that are reserved
-        ("search_epoch", "i8"),  # a search that failed in this epoch need not be repeated
+        # no group of a tier has more free devices of a type: [0] all devices, [1] without reserved ones, see groups.py
+        ("most_free", "i4", (2, MAX_DEVICE_TYPES, MAX_TIERS)),
+        ("search_epoch", "i8"),  # a search for a shape that failed in this epoch need not be repeated
         ("decisions", "i8"),
         ("spare", "i8"),  # unused entries of `places`
         ("free", "i8"),  # devices of all types
@@ -402,6 +441,9 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("reserved_until_s", "f8"),  # when that job is expected to start there
         ("reserved_spare", "i8"),  # devices of the group that it will not need then
         ("reserved_below", "i8"),  # the group is reserved from jobs of a priority below this
+        ("ranked", "i8"),  # jobs in `World.victims`; -1: they are to be found again
+        ("ranked_priority", "i8"),  # no job in it has a higher one,
+        ("ranked_types", "i8"),  # and all hold devices of one of these types, one bit each
         ("running_wake_s", "f8"),  # no running job's order changes by itself before
         ("next_round_s", "f8"),
         ("next_reorder_s", "f8"),  # no waiting job has waited `reorder_after_s` before
@@ -419,11 +461,6 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
         ("priced_for", "i8"),  # the priority for which prices were set
         ("price_version", "i8"),
-        (
-            "type_loss",
-            "f8",
-            (MAX_DEVICE_TYPES,),
-        ),  # seconds that gangs which started lately lost for want of a device
         (
             "price_s",
             "f8",
@@ -470,7 +507,9 @@ RULES = np.dtype(  # what a policy asks for beside its functions: see policy.Rul
         ("eviction_interval_s", "f8"),
         ("gain_margin", "f8"),
         ("victims_by_order", "i4"),
+        ("static_gain", "i4"),  # what a waiting job gains does not change
         ("worst_fit", "i4"),
+        ("scatter_up_to", "i8"),
         ("link_ratio", "f8"),
         ("learn_timers", "i4"),
         ("eviction_s", "f8"),
@@ -509,11 +548,13 @@ class World(NamedTuple):
     history: Array  # HISTORY, by class of jobs
     cluster: Array  # CLUSTER, one record: see totals.py
     waiting: Array  # job rows, first to start first
+    segments: Array  # SEGMENT
     running: Array  # job rows
     ending: Array  # job rows by expected end as of the last look; some may no longer run
     apart: (
         Array  # rows of all jobs that run on several machines, where policies move those; some may no longer
     )
+    victims: Array  # rows of running jobs that may be evicted for gain, in the order in which they would be
     decisions: Array  # DECISION, in the order taken
     params: Array  # PARAMS, one record
     rules: Array  # RULES, one record

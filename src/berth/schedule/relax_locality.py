@@ -13,10 +13,11 @@ import numpy as np
 from berth import reproducible
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import start_job
+from berth.schedule.asking import next_to_spread
 from berth.schedule.balance import best_shape, sensitive_to_imbalance, slowdown_by_imbalance
 from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
-from berth.schedule.queue import dequeue_at, drop_started, gangs_wait, smallest_demand
+from berth.schedule.queue import dequeue_at, gangs_wait, smallest_demand
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.reservation import (
@@ -30,6 +31,7 @@ from berth.schedule.reservation import (
     soonest_place,
     usable,
 )
+from berth.schedule.segments import begin_walk
 from berth.schedule.start_waiting import imbalance_slowdown_in
 
 _exp = kernel(reproducible.exp)
@@ -43,15 +45,20 @@ def relax_locality(world: World, hooks: Hooks, now: float) -> None:
         return
     rows = running_by_end(world, now)
     state.search_epoch += 1
+    begin_walk(world)
     i = state.queue_start
     while i < state.queue_stop and available_to_some(world) >= smallest_demand(world):
+        i = next_to_spread(world, i, False)
+        if i == state.queue_stop:
+            break
         row = waiting[i]
         i += 1
         opens = passes_reservation(world, row)
         open_reservation(world, opens)
         started = start_relaxed(world, hooks, row, rows, opens, now)
         close_reservation(world, opens, row, started)
-    drop_started(world, i)
+        if started:
+            dequeue_at(world, i - 1)
 
 
 @kernel

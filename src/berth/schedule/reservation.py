@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from berth.native.kernels import inlined, kernel
-from berth.schedule.claims import reclaim, return_devices, take_devices
+from berth.schedule.claims import count_devices, reclaim, return_devices
 from berth.schedule.placement import accepts_device_type
 from berth.schedule.progress import advance_progress
 from berth.schedule.queue import precedes
@@ -229,6 +229,9 @@ def reserve(
     state.reserved_type = job.device_type if job.vector else device_type
     state.reserved_types = job.device_type_mask if job.vector else 1 << device_type
     state.reserved_until_s, state.reserved_spare, state.reserved_below = until_s, spare, below
+    for k in range(state.device_types):
+        for at in range(world.groups.shape[0]):
+            state.most_free[1, k, at] = state.most_free[0, k, at]
     set_mask(world, True)
 
 
@@ -277,7 +280,7 @@ def set_mask(world: World, masked: bool) -> None:
         host = world.hosts[at]
         if state.reserved_types >> host.device_type & 1:
             devices = host.free if masked else -host.masked
-            take_devices(world, at, devices)
+            count_devices(world, at, devices)
             host.masked += devices
             state.masked += devices
 

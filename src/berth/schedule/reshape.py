@@ -19,7 +19,7 @@ from berth.schedule.records import Action, World
 from berth.schedule.reservation import A_MOMENT_S
 from berth.schedule.scarcity import NO_PRIORITY, price_of, set_prices
 from berth.schedule.shape_choice import over_quota, remaining_in, take_shape
-from berth.schedule.shapes import claim_shape, find_shape
+from berth.schedule.shapes import claim_for, find_shape
 from berth.schedule.totals import charge_user
 
 _MIN_RUN_S = 600.0  # since its last start, and since a change was last considered
@@ -113,7 +113,7 @@ def relocate_as(world: World, row: int, number: int, tier: int, group: int, now:
     charge_user(world, row, -job.gpus, now)
     free_entries(world, job.first_place)
     take_shape(world, row, number)
-    assign(world, row, claim_shape(world, number, tier, group), tier, now, ReasonCode.RESHAPED)
+    assign(world, row, claim_for(world, row, job.device_type, tier, group), tier, now, ReasonCode.RESHAPED)
     charge_quota(world, row, job.gpus)
     charge_user(world, row, job.gpus, now)
     job.moves += 1

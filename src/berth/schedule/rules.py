@@ -18,6 +18,8 @@ import numpy as np
 from berth.errors import InputError, nearest
 from berth.schedule.records import RULES, Array
 
+MAX_DEVICES = 1 << 30  # of a gang, as compiled code reads it
+
 
 class Preempt(IntEnum):
     """When running jobs lose their place to others, as compiled code reads it."""
@@ -109,6 +111,8 @@ class Rules:
     relax_locality: bool = False  # a job may start spread over devices that would idle, if `spread` agrees
     imbalance_tolerance: float = math.inf  # gangs slowed more than this by an uneven spread are spread evenly
     worst_fit: bool = False  # a gang takes the group with most free devices, not the one with fewest
+    # gangs of up to this many devices take them one by one from the machines with most free devices, anywhere
+    scatter_up_to: float = 0.0
     # a gang starts on free devices only where at most one other job sends over each link that it would use, and
     # its message is below this share of that job's; inf: links may be shared by all
     link_ratio: float = math.inf
@@ -199,6 +203,7 @@ def rules_record(rules: Rules, eviction_s: float, eviction_large_s: float) -> Ar
         "reserve_share": rules.reserve.share if rules.reserve else math.inf,
         "reserve_in_order": rules.reserve.in_order if rules.reserve else False,
         "worst_fit": rules.worst_fit,
+        "scatter_up_to": min(rules.scatter_up_to, MAX_DEVICES),
         "link_ratio": rules.link_ratio,
         "learn_timers": rules.learn_timers,
         "eviction_s": eviction_s if own is None else own,

@@ -6,10 +6,8 @@ jobs join and leave the queue, and averaged over time: an empty queue now says l
 for those that arrive before the queue is empty again (`WAITING_WEIGHT`). A type with more free devices than those jobs
 want is not what they wait for: its price falls with the fourth power of wanted / free devices.
 
-**Gangs that start on a slower type.** A gang of n devices would need 1 / s of the time on a type that is s times as
-fast: for want of each device it loses (1 - 1 / s) / n of its time. It stays where it starts, however soon the device
-is free, so that counts more than once (`GANG_WEIGHT`). The average over recent starts falls as gangs get the type, and
-jobs with alternatives return to it.
+**Dollars.** A shape in which the work costs e times more than in the cheapest of the job's shapes is priced by
+`USD_WEIGHT` x e beside: of two shapes with nearly the same end the cheaper wins, on an idle cluster too.
 """
 
 from __future__ import annotations
@@ -21,9 +19,8 @@ from berth.schedule.records import Array, JobStatus, World
 
 SHARES = 840  # a job that accepts n types counts 840 / n for each; every n up to 8 divides it
 NO_PRIORITY = -(1 << 40)
-WAITING_WEIGHT, GANG_WEIGHT = 4.0, 15.0
+WAITING_WEIGHT, USD_WEIGHT = 4.0, 0.2
 _AVERAGED_S = 3600.0
-_GANG_STARTS = 20.0  # that the loss of gangs is averaged over
 
 
 @kernel
@@ -65,13 +62,6 @@ def update_prices(world: World, now: float) -> None:
         state.mean_waiting[device_type] += weight * (waiting - state.mean_waiting[device_type])
 
 
-@inlined
-def record_type_loss(state: Any, device_type: int, faster: float, gpus: int) -> None:
-    """Averages what gangs lose that start, had they been on a type that is `faster` times as fast."""
-    lost = max(0.0, 1.0 - 1.0 / faster) / gpus
-    state.type_loss[device_type] += (lost - state.type_loss[device_type]) / _GANG_STARTS
-
-
 @kernel
 def set_prices(world: World, priority: int) -> None:
     """Sets the price of each type for jobs of a priority: those below it may be delayed and do not count."""
@@ -103,10 +93,10 @@ def price_shape(world: World, shape: Any) -> None:
             share = waiting / max(1, state.waiting_for[device_type]) if below > 0 else 1.0
             mean = share * state.mean_waiting[device_type]
             others, price = waiting / SHARES, WAITING_WEIGHT * state.price_s[device_type]
-            loss = GANG_WEIGHT * state.type_loss[device_type]
-            waits += shape.need[device_type] * (max(0.0, 0.5 * (others - 1.0 + mean)) * price + loss)
-            runs += shape.need[device_type] * (max(0.0, 0.5 * (others + mean)) * price + loss)
-    shape.priced, shape.price_waiting, shape.price_running = state.price_version, waits, runs
+            waits += shape.need[device_type] * max(0.0, 0.5 * (others - 1.0 + mean)) * price
+            runs += shape.need[device_type] * max(0.0, 0.5 * (others + mean)) * price
+    usd = USD_WEIGHT * shape.usd_excess
+    shape.priced, shape.price_waiting, shape.price_running = state.price_version, waits + usd, runs + usd
 
 
 @inlined

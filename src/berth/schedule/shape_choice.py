@@ -181,6 +181,7 @@ def take_shape(world: World, row: int, number: int) -> None:
     if number == job.shape:
         return
     ratio = shape.unit_s / world.shapes[job.shape].unit_s
+    job.answers = -1
     job.work_s *= ratio
     job.done_s *= ratio
     job.given_s *= ratio

@@ -46,7 +46,19 @@ class ShapeTable:
             self._first[key] = len(self.bound)
             for shape in bound:
                 self._append(offer, shape, cluster)
+            _compare(self.shapes[self._first[key] :])
         return self._first[key]
+
+    def add_gang(
+        self, offer: Offer, bound: Sequence[BoundShape], cluster: Cluster, reference_s: float
+    ) -> int:
+        """The same for a gang on each type that it accepts; its record stays in seconds of a reference."""
+        first = self.add(offer, bound, cluster)
+        shapes = self.shapes[first : first + len(bound)]
+        if not shapes["gang"][0]:
+            shapes["slowdown"] *= (shapes["unit_s"] / reference_s)[:, None]
+            shapes["gang"], shapes["unit_s"], shapes["least_share"] = 1, reference_s, 1.0
+        return first
 
     def _append(self, offer: Offer, shape: BoundShape, cluster: Cluster) -> None:
         row, first_tied = len(self.bound), self._tied_count
@@ -59,6 +71,13 @@ class ShapeTable:
             record["need"][: len(one.need)] = one.need
         self._tied_count += len(shape.tied)
         self.bound.append(shape)
+
+
+def _compare(shapes: Array) -> None:
+    """Compares the shapes of an offer by the GPU-seconds and by the dollars of its work."""
+    service, usd = shapes["unit_s"] * shapes["gpus"], shapes["unit_s"] * shapes["usd_per_hour"]
+    shapes["least_share"] = service.min() / service
+    shapes["usd_excess"] = usd / usd.min() - 1.0 if usd.min() > 0.0 else 0.0
 
 
 def _with_room(array: Array, size: int) -> Array:
@@ -107,6 +126,18 @@ def write_offer(
         record[name] = offer.work.amount * shape["unit_s"]
     record["estimate_kind"] = EstimateKind.TRACKED  # work and step times are stated
     record["estimated_remaining_s"] = record["index_s"] = record["work_s"] * record["estimate_error"]
+
+
+def write_gang(
+    record: Array, table: ShapeTable, offer: Offer, bound: Sequence[BoundShape], cluster: Cluster
+) -> None:
+    """Lets a gang choose among types; its work stays in seconds of the reference, whichever it takes."""
+    first = table.add_gang(offer, bound, cluster, 1.0)
+    record["first_shape"] = record["shape"] = first
+    record["shape_count"] = len(bound)
+    for name in ("device_type", "nearest_tier", "widest_tier", "slowdown"):
+        record[name] = table.shapes[first][name]
+    record["device_type_mask"] = sum(1 << int(index) for index in np.flatnonzero(table.shapes[first]["need"]))
 
 
 def fewest_devices(jobs: JobRecords, shapes: Array) -> Array:

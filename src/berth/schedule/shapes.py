@@ -216,5 +216,7 @@ def claim_for(world: World, row: int, device_type: int, tier: int, group: int) -
     """Claims the devices that a job's record asks for inside a group that holds it."""
     job = world.jobs[row]
     if job.shape >= 0:
-        return claim_shape(world, job.shape, tier, group)
+        if not world.shapes[job.shape].gang:
+            return claim_shape(world, job.shape, tier, group)
+        device_type = job.device_type
     return claim_in_group(world, device_type, tier, group, job.gpus, sensitive_to_imbalance(world, job))

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import start_job
+from berth.schedule.asking import next_to_consider, wake_time_of
 from berth.schedule.balance import best_shape, free_per_host, sensitive_to_imbalance, slowdown_by_imbalance
 from berth.schedule.placement import (
     accepts_device_type,
@@ -16,14 +15,14 @@ from berth.schedule.placement import (
     exceeds_quota,
     find_place_for,
     nearest_place,
+    too_large,
 )
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import restore_cost_s
-from berth.schedule.queue import drop_started, set_order, smallest_demand, sort_rows
+from berth.schedule.queue import dequeue_at, set_order, smallest_demand, sort_rows
 from berth.schedule.reasons import ReasonCode
-from berth.schedule.records import JobStatus, World
+from berth.schedule.records import World
 from berth.schedule.reservation import (
-    A_MOMENT_S,
     EVERY_JOB,
     cancel_reservation,
     close_reservation,
@@ -32,9 +31,9 @@ from berth.schedule.reservation import (
     reserve_soonest,
 )
 from berth.schedule.rules import Blocked, Preempt
+from berth.schedule.segments import begin_walk
 from berth.schedule.shape_choice import begin_choices, choose
 from berth.schedule.shapes import find_vector, has_devices
-from berth.schedule.totals import update_totals
 
 
 @indirect
@@ -70,9 +69,11 @@ def refresh_overdue_order(world: World, hooks: Hooks, now: float) -> float:
         due = world.jobs[row].queued_since_s + reorder_after_s
         if due <= now:
             set_order(world, hooks, row, now)
+            world.jobs[row].answers = -1
         else:
             state.next_reorder_s = min(state.next_reorder_s, due)
     sort_rows(world.jobs, waiting)
+    state.answers += 1  # segments have other jobs now
     return math.inf
 
 
@@ -85,31 +86,37 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
     waiting, state, by_order = world.waiting, world.state[0], world.rules[0].preempt == Preempt.BY_ORDER
     state.search_epoch += 1
     begin_choices(world, now)
+    begin_walk(world)
     wake, i = math.inf, state.queue_start
     smallest = smallest_demand(world)
     level, considered = i, i  # rows of the same priority begin at `level`
     ranks_by_cluster = world.rules[0].ranks_by_cluster
     while i < state.queue_stop and state.free + state.masked >= smallest:
+        priority = world.jobs[waiting[level]].priority
+        due = reservation_due(world, level, considered)
+        i, passed_s = next_to_consider(world, hooks, i, blocked != Blocked.SKIP, priority, -1, due, now)
+        wake = min(wake, passed_s)
+        if i == state.queue_stop:
+            break
         row = waiting[i]
         if blocked == Blocked.SKIP:
             level, considered = reserve_from_job(world, i, level, considered, now)
-        i += 1
-        allowed_tier = allowed_tier_of(world, hooks, row, now)
+        allowed_tier = world.jobs[row].asked_tier
         started = start_in_order(world, row, allowed_tier, now)
-        if started:
-            smallest = smallest_demand(world)
-        elif state.reserved_for >= 0 and not may_use_reserved(world, row):
+        if not started and state.reserved_for >= 0 and not may_use_reserved(world, row):
             started = backfill(world, row, allowed_tier, now)
+        i += 1
         if started:
+            dequeue_at(world, i - 1)
+            level, considered, smallest = level + 1, considered + 1, smallest_demand(world)
             if ranks_by_cluster:  # its user holds more now: consider all jobs again, in their new order
                 state.search_epoch += 1
-                drop_started(world, i)
                 sort_by_order(world, hooks, now)
                 i = level = considered = state.queue_start
             continue
-        own = wake_time_of(world, hooks, row, now)
-        wake = min(wake, own)
-        explain_wait(world, row, allowed_tier, own)
+        wake = min(wake, world.jobs[row].asked_until_s)
+        if state.explained:
+            explain_wait(world, row, allowed_tier, world.jobs[row].asked_until_s)
         # a job over its quota blocks only jobs of the same quota; by order it may still preempt one of them
         if blocked != Blocked.SKIP and not by_order and exceeds_quota(world, row):
             world.quotas[world.jobs[row].quota].closed = state.search_epoch
@@ -117,7 +124,6 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
             break
         elif blocked == Blocked.BACKFILL and state.reserved_for < 0:
             reserve_soonest(world, row, allowed_tier, EVERY_JOB, now)
-    drop_started(world, i)
     return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
 
 
@@ -128,9 +134,7 @@ def start_in_order(world: World, row: int, allowed_tier: int, now: float) -> boo
         return start_chosen(world, row, now)
     rules, state, job = world.rules[0], world.state[0], world.jobs[row]
     own, opens = state.reserved_for == row, may_use_reserved(world, row)
-    failed = world.demands[job.demand].failed_open
-    known = job.shape < 0 and failed[job.device_type + 1, allowed_tier] == state.search_epoch
-    if opens and (job.gpus > state.free + state.masked or known):
+    if opens and (job.gpus > state.free + state.masked or too_large(world, job, allowed_tier)):
         return False  # without looking through the reserved group
     open_reservation(world, opens)
     device_type, tier, group = find_place_for(world, row, allowed_tier, opens)
@@ -172,6 +176,16 @@ def reserve_from_job(world: World, at: int, level: int, considered: int, now: fl
     return level, considered
 
 
+@inlined
+def reservation_due(world: World, level: int, considered: int) -> bool:
+    """Whether the next job that can't be preempted makes a place to be looked for, for a higher priority that waits."""
+    state = world.state[0]
+    if considered >= level or world.rules[0].preempt != Preempt.BY_ORDER:
+        return False
+    priority = world.jobs[world.waiting[considered]].priority
+    return state.reserved_for < 0 or world.jobs[state.reserved_for].priority < priority
+
+
 @kernel
 def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> int:
     """Reserves a place for the first job that does not fit, before jobs of lower priority are considered.
@@ -187,11 +201,12 @@ def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> 
         if state.reserved_for >= 0 and world.jobs[state.reserved_for].priority >= job.priority:
             break
         considered += 1
-        if job.state == JobStatus.WAITING and not exceeds_quota(world, row):
+        if not exceeds_quota(world, row):
             if state.reserved_for >= 0:
                 cancel_reservation(world)
                 state.search_epoch += 1  # a search that failed before may succeed now
-            reserve_soonest(world, row, job.waits_for_tier, job.priority, now)
+            tier = job.waits_for_tier if job.other_shape >= 0 else job.asked_tier
+            reserve_soonest(world, row, tier, job.priority, now)
     return considered
 
 
@@ -205,8 +220,7 @@ def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
     )
     if job.gpus > state.free + state.masked or (not in_time and job.gpus > state.reserved_spare):
         return False
-    failed = world.demands[job.demand].failed_open
-    if job.shape < 0 and failed[job.device_type + 1, allowed_tier] == state.search_epoch:
+    if too_large(world, job, allowed_tier):
         return False
     open_reservation(world, True)
     device_type, tier, group = find_place_for(world, row, allowed_tier, True)
@@ -216,28 +230,6 @@ def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
             state.reserved_spare -= job.gpus
     close_reservation(world, True, row, device_type >= 0)
     return device_type >= 0
-
-
-@kernel
-def allowed_tier_of(world: World, hooks: Hooks, row: int, now: float) -> int:
-    """The widest tier that the policy accepts for a job now, within what its user allows."""
-    job = world.jobs[row]
-    if world.rules[0].learn_timers:
-        for tier in range(world.groups.shape[0]):
-            job.delay_timer_s[tier] = world.wait_stats[job.demand, tier].timer_s
-    update_totals(world, job, now)
-    wanted = hooks.allowed_tier(job, now, world.cluster[0], world.params[0])
-    return max(job.nearest_tier, min(wanted, job.widest_tier))
-
-
-@inlined
-def wake_time_of(world: World, hooks: Hooks, row: int, now: float) -> float:
-    """When the policy wants to be asked again about a job; a time in the past means never."""
-    update_totals(world, world.jobs[row], now)
-    wake = hooks.wake(world.jobs[row], now, world.cluster[0], world.params[0])
-    if wake == now:  # a timer that expires now but for rounding
-        return max(now + A_MOMENT_S, np.nextafter(now, math.inf))
-    return wake if wake > now else math.inf
 
 
 @inlined

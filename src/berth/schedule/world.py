@@ -25,14 +25,17 @@ from berth.schedule.records import (
     PLACE,
     QUOTA,
     RACK,
+    SEGMENT,
     STATE,
     USER,
     WAIT_STATS,
     Array,
     World,
 )
-from berth.schedule.rules import rules_record
+from berth.schedule.rules import Blocked, Preempt, rules_record
 from berth.schedule.shape_table import ShapeTable, fewest_devices
+
+_PER_SEGMENT = 16  # jobs of a trace; where this is too few, segments grow longer
 
 
 def new_jobs(count: int) -> Array:
@@ -70,10 +73,12 @@ def new_world(
     eviction_large_s: float = 60.0,
     quotas: Sequence[int] = (),
     shapes: ShapeTable | None = None,
+    explained: bool = True,
 ) -> World:
     """A world in which nothing runs; `eviction_s` is what moving a gang costs where the policy does not say.
 
-    Of jobs as columns, `records` is the array into which their records will be written.
+    Of jobs as columns, `records` is the array into which their records will be written. Where it need not be
+    `explained` why jobs wait, long queues take less time.
     """
     check_limits(cluster)
     hosts, groups = _places(cluster)
@@ -94,11 +99,20 @@ def new_world(
     kind = type(policy)
     rules["has_tie_break"] = kind.tie_break is not Policy.tie_break
     rules["has_update"] = kind.update is not Policy.update
+    rules["static_gain"] = kind.gain is Policy.gain
     rules["uses_cluster"], rules["ranks_by_cluster"] = uses_cluster(kind), ranks_by_cluster(kind)
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["device_types"] = devices, len(places), len(cluster.device_types)
     state["reserved_for"] = state["last_reserved"] = -1
+    state["most_free"] = devices
     state["running_wake_s"] = np.inf
+    overtakes = rules["blocked"][0] == Blocked.SKIP or rules["preempt"][0] == Preempt.BY_ORDER
+    state["explained"] = explained
+    state["keeps_answers"] = not explained and rules["static_order"][0] and not rules["uses_cluster"][0]
+    state["segmented"] = state["keeps_answers"][0] and overtakes and not len(shapes.shapes)
+    segments = np.zeros(len(jobs) // _PER_SEGMENT + 2 if state["segmented"][0] else 1, SEGMENT)
+    segments["next"] = np.append(np.arange(1, len(segments)), -1)
+    state["first_segment"] = -1
     reorders = rules["static_order"][0] and rules["reorder_after_s"][0] < np.inf
     state["next_reorder_s"] = 0.0 if reorders else np.inf
     return World(
@@ -114,9 +128,11 @@ def new_world(
         history=np.zeros(1 + max(highest(jobs, "classes"), highest(jobs, "trust_class")), HISTORY),
         cluster=_cluster_totals(cluster, hosts),
         waiting=np.zeros(len(jobs) + 1, np.int32),
+        segments=segments,
         running=np.zeros(2 * devices + 2, np.int32),
         ending=np.zeros(len(jobs) + 2 * devices + 2, np.int32),
         apart=np.zeros(len(jobs) + 2 * devices + 2, np.int32),
+        victims=np.zeros(2 * devices + 2, np.int32),
         decisions=np.zeros(4 * devices + len(jobs) + 4, DECISION),
         params=policy.constants(),
         rules=rules,

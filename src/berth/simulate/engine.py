@@ -5,23 +5,24 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
+
 from berth.native.kernels import entry, inlined, kernel
 from berth.schedule.allocation import release, requeue
+from berth.schedule.asking import wake_time_of
 from berth.schedule.claims import take_devices
 from berth.schedule.decide import Phases, decide
 from berth.schedule.estimates import record_duration, refresh_remaining
-from berth.schedule.placement import accepts_device_type
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, begin_attempt
-from berth.schedule.queue import enqueue, set_order, smallest_demand
+from berth.schedule.queue import enqueue, enqueue_all, set_order, smallest_demand, update_policy_state
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Action, EstimateKind, JobStatus, World, places_of
-from berth.schedule.scarcity import record_type_loss
-from berth.schedule.start_waiting import wake_time_of
+from berth.schedule.totals import update_totals
 from berth.simulate.engine_state import EngineState, Event, FaultKind, Net, NetworkMode
 from berth.simulate.heap import insert, remove
 from berth.simulate.log import has_room, write
-from berth.simulate.speed import SpeedHooks, account_exposed_comm, finish_time_of, traffic_of
+from berth.simulate.speed import SpeedHooks, account_exposed_comm, finish_time_of
 
 OVER, MORE, LOG_FULL = 0, 1, 2
 _MOMENTS = 10_000  # after this many moments the loop returns, events or not
@@ -97,18 +98,26 @@ def finish_jobs(world: World, engine: EngineState, net: Net, speed: SpeedHooks, 
 @inlined
 def enqueue_arrivals(world: World, hooks: Hooks, engine: EngineState, now: float) -> None:
     """Puts all jobs submitted by now into the queue; one that can never run is skipped."""
-    clock = engine.clock[0]
+    clock, first, count = engine.clock[0], engine.clock[0].arrived, 0
     while clock.arrived < len(world.jobs) and world.jobs[clock.arrived].arrival_s <= now:
-        row = clock.arrived
         clock.arrived += 1
-        clock.events += 1
+    if clock.arrived == first:
+        return
+    clock.events += clock.arrived - first
+    rows = np.empty(clock.arrived - first, np.int32)
+    for row in range(first, clock.arrived):
         if world.jobs[row].state == JobStatus.REFUSED:
             clock.finished += 1
             continue
         world.jobs[row].queued_since_s = world.jobs[row].arrival_s
         set_order(world, hooks, row, now)
-        enqueue(world, row)
+        rows[count] = row
+        count += 1
         write(world, engine, Event.ARRIVED, row, ReasonCode.NONE, now)
+    if count == 1:
+        enqueue(world, rows[0])
+    elif count > 1:
+        enqueue_all(world, rows[:count])
 
 
 @kernel
@@ -153,8 +162,6 @@ def start_attempt(
         job.speed = 1.0
     else:
         speed.enter(world, engine, net, row, now)
-    if job.shape < 0 and len(world.shapes) > 0:
-        compare_types(world, engine, row)
     if job.estimate_kind != EstimateKind.TRACKED:
         refresh_remaining(job, now)  # its index changes at a time that its speed decides
     account.finish_s = finish_time_of(job, now)
@@ -162,22 +169,11 @@ def start_attempt(
 
 
 @kernel
-def compare_types(world: World, engine: EngineState, row: int) -> None:
-    """Records by how much a gang that starts would be faster on each type that it accepts."""
-    job, state = world.jobs[row], world.state[0]
-    here = traffic_of(world, engine, row).compute_s
-    for device_type in range(state.device_types):
-        if accepts_device_type(job, device_type):
-            there = engine.traffic[job.traffic_row + device_type].compute_s
-            record_type_loss(state, device_type, here / there, job.gpus)
-
-
-@kernel
 def enter_shape(world: World, job: Any, account: Any) -> None:
     """Notes the shape in which an attempt begins; what was done again is counted in its seconds from now on."""
     if account.shape >= 0:
         account.redone_s *= world.shapes[job.shape].unit_s / world.shapes[account.shape].unit_s
-        account.reshapes += 1
+        account.reshapes += 1 - world.shapes[job.shape].gang
     account.shape = job.shape
 
 
@@ -221,6 +217,8 @@ def running_wake(world: World, hooks: Hooks, now: float) -> float:
         for i in range(state.running):
             row = world.running[i]
             advance_progress(world.jobs[row], now)
+            update_totals(world, world.jobs[row], now)
+            update_policy_state(world, hooks, row, now)  # no pass has, where no running job can be preempted
             state.running_wake_s = min(state.running_wake_s, wake_time_of(world, hooks, row, now))
     else:
         for decision in world.decisions[: state.decisions]:

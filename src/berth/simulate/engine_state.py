@@ -58,7 +58,7 @@ ACCOUNT = np.dtype(  # one per job
         ("tier_gpu_s", "f8", (MAX_TIERS,)),  # service at each tier
         ("shape", "i4"),  # that it runs in, or ran in last; -1: none yet
         ("reshapes", "i4"),  # attempts in another shape than the one before
-        ("usd", "f8"),  # price of the devices it held, where it has shapes
+        ("usd", "f8"),  # price of the devices it held, where it has shapes or chooses among types
     ],
     align=True,
 )

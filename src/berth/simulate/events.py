@@ -106,7 +106,7 @@ def read_events(path: str | Path) -> pl.DataFrame:
     if not Path(path).is_file():
         raise InputError("no such file", where=str(path), hint="`berth simulate --log FILE` writes one")
     try:
-        frame = pl.read_parquet(path)
+        frame = pl.read_parquet(path, glob=False)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise InputError("is not a log of events", where=str(path), hint=str(error).split("\n")[0]) from error
     if "shape" not in frame.columns:  # written before jobs had shapes

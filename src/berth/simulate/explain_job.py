@@ -246,7 +246,7 @@ def _start(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int, tiers: 
 
 def _as_shape(run: Run, entry: Any) -> str:
     """The shape of an attempt, for a job that has several."""
-    several = run.records[int(entry["job"])]["shape_count"] > 1
+    several = entry["shape"] >= 0 and run.records[int(entry["job"])]["shape_count"] > 1
     return f"as {run.jobs.shapes.names[int(entry['shape'])]}: " if several else ""
 
 
@@ -254,7 +254,7 @@ def _slowdown(run: Run, tried: Attempts, at: int) -> float:
     """How many times longer an iteration takes on these machines, alone, than at the nearest place."""
     row, network = int(tried.job[at]), NETWORKS[run.setting.network]
     record, (machines, gpus) = run.records[row], machines_of(run, tried, at)
-    if record["shape"] >= 0:
+    if tried.shape[at] >= 0:
         return float(run.world.shapes[int(tried.shape[at])]["slowdown"][int(tried.tier[at])])
     if network == NetworkMode.OFF or record["gpus"] == 1:
         return 1.0

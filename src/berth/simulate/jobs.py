@@ -20,7 +20,7 @@ from berth.network.spread import realise, spreads, usable_devices
 from berth.network.traffic import Traffic
 from berth.schedule.job_columns import JobColumns, JobRecords, set_by_class
 from berth.schedule.records import MAX_TIERS, Array, JobStatus
-from berth.schedule.shape_table import ShapeTable, fewest_gpus, write_offer
+from berth.schedule.shape_table import ShapeTable, fewest_gpus, write_gang, write_offer
 from berth.schedule.world import new_jobs
 from berth.simulate.engine_state import TRAFFIC, NetworkMode
 from berth.simulate.knowledge import Estimates, set_knowledge
@@ -29,7 +29,7 @@ from berth.workload.binding import BoundShape, bind_fitting, device_index
 from berth.workload.mix import Mix
 from berth.workload.profile import JobProfile
 from berth.workload.profiles import load_profile
-from berth.workload.shapes import Offer
+from berth.workload.shapes import Offer, Part, Shape, Work
 from berth.workload.streams import uniforms
 from berth.workload.trace import Trace
 
@@ -86,6 +86,8 @@ def read_jobs(
     if len(usable_types(cluster)) < len(cluster.device_types):  # plain gangs ask for GPUs
         records["device_type_mask"] = sum(1 << index for index in usable_types(cluster))
     shapes = describe_offers(records, trace, cluster, network)
+    if len(shapes.shapes) and len(usable_types(cluster)) > 1:
+        describe_gangs(records, models, cluster, fabric, network, shapes)
     over_quota = charge_jobs(records, trace, quotas or {}, fewest_gpus(records, shapes.shapes))
     return Jobs(records, traffic, models, modelled, too_large, over_quota, shapes)
 
@@ -162,6 +164,47 @@ def describe_offers(records: JobRecords, trace: Trace, cluster: Cluster, network
         table.shapes["slowdown"] = 1.0
         records["slowdown"] = 1.0
     return table
+
+
+def describe_gangs(
+    records: JobRecords,
+    models: NDArray[np.object_],
+    cluster: Cluster,
+    fabric: Fabric,
+    network: int,
+    table: ShapeTable,
+) -> None:
+    """Lets plain gangs choose among the device types that they accept, as jobs with alternatives do."""
+    offers: dict[tuple[str, int], tuple[Offer, tuple[BoundShape, ...]]] = {}
+    assert not isinstance(records, JobColumns)
+    for row in np.flatnonzero((records["shape"] < 0) & (records["state"] != JobStatus.REFUSED)):
+        key = str(models[row]), int(records["gpus"][row])
+        if key not in offers:
+            offers[key] = _types_of_gang(*key, cluster, fabric, network)
+        offer, bound = offers[key]
+        if len(bound) > 1:
+            write_gang(records[row], table, offer, bound, cluster)
+
+
+def _types_of_gang(
+    model: str, gpus: int, cluster: Cluster, fabric: Fabric, network: int
+) -> tuple[Offer, tuple[BoundShape, ...]]:
+    """A gang on each type that can hold it; a step takes as long as the work of a second on the first type."""
+    shapes, reference_s = [], 0.0
+    for kind in usable_types(cluster):
+        traffic = load_profile(model).traffic(cluster.device_types[kind])
+        near_s, slowdown = _by_tier(traffic, gpus, cluster, fabric, network)
+        reference_s = reference_s or near_s
+        steps = tuple(
+            (tier.name, float(near_s * slowdown[level] / reference_s))
+            for level, tier in enumerate(cluster.tiers)
+        )
+        sent = traffic.bytes if gpus > 1 and network != NetworkMode.OFF else 0.0
+        name = cluster.device_types[kind].name
+        part = Part("all", ((name, gpus),), collective_bytes=sent)
+        shapes.append(Shape(f"{gpus} {name}", (part,), steps, 1.0))
+    offer = Offer(Work(1.0), tuple(shapes))
+    return offer, bind_fitting(offer, cluster)
 
 
 def draw_models(trace: Trace, mix: Mix, seed: int) -> tuple[NDArray[np.object_], int]:

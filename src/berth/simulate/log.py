@@ -41,7 +41,9 @@ def write(world: World, engine: EngineState, what: int, row: int, reason: int, n
         return
     job = world.jobs[row]
     entry.tier, entry.reason, entry.gpus = -1 if what == Event.EVICTED else job.tier, reason, job.gpus
-    entry.until, entry.saves, entry.shape = job.until_s, job.saves_s, job.shape
+    entry.until, entry.saves = job.until_s, job.saves_s
+    if job.shape >= 0 and not world.shapes[job.shape].gang:
+        entry.shape = job.shape
     if what in (Event.STARTED, Event.MOVED):
         for place in places_of(world, job.first_place):
             host = world.hosts[place.host]

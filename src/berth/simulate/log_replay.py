@@ -15,7 +15,7 @@ import polars as pl
 
 from berth.cluster.gpus import usable_types
 from berth.cluster.model import Cluster
-from berth.workload.binding import BoundShape, bind_fitting
+from berth.workload.binding import BoundShape, bind_fitting, nearest_tier_of
 from berth.workload.trace import Trace
 
 _NEAREST = ("nearest", "made-room", "held-for-it")
@@ -110,6 +110,7 @@ class LogReplay:
             fewest = min(map(self._gpus_of, self.stories[job].shapes.values()), default=1 << 40)
             fits = fewest <= self._allowed(job, fewest) and self.stories[job].shapes
             self.stories[job].floor = 0 if fits else None
+        self._gangs_choose = bool(trace.offers) and len(self._usable) > 1  # among device types
         self._charged: Counter[str] = Counter()  # devices held by virtual cluster
         self._submitted = dict(zip(trace.job_ids, trace.submit_s.tolist(), strict=True))
         self._used: Counter[tuple[str, str]] = Counter()
@@ -236,7 +237,7 @@ class LogReplay:
         if reason == "stepped-aside":
             return self._farther or after.tier <= before.tier
         if reason == "reshaped":
-            return after.shape is not None
+            return after.shape is not None or after.device != before.device or after.tier < before.tier
         rounder = after.tier == before.tier and _imbalance(after) < _imbalance(before)
         return reason == "moved-up" and (after.tier < before.tier or rounder)
 
@@ -366,6 +367,12 @@ class LogReplay:
                 return level
         return len(self.cluster.tiers)
 
+    def _floor_on(self, device: str, gpus: int) -> int:
+        """The nearest tier that can ever hold a gang on devices of one type; -1: none."""
+        need = tuple(gpus * (kind.name == device) for kind in self.cluster.device_types)
+        floor = nearest_tier_of(self.cluster, need, ())
+        return -1 if floor is None else floor
+
     def _floor(self, gpus: int) -> int | None:
         """The nearest level with a group that holds `gpus` devices of one type."""
         for level in range(len(self.cluster.tiers)):
@@ -425,12 +432,16 @@ class LogReplay:
         self._reasons[reason] += 1
         self._reasons["start"] += 1
         floor = -1 if story.floor is None else story.floor
+        if self._gangs_choose and not story.shapes:
+            floor = self._floor_on(event["device"], story.gpus)
         farther = tier > floor or (reason == "cheaper-than-waiting" and self._thinner(story.attempts[-1]))
         if (reason in _NEAREST and tier != floor) or (reason in _FARTHER and not farther):
             self._wrong(
                 event["job"], "reason", f"{reason}, but it runs at level {tier}, the nearest is {floor}"
             )
-        elif reason not in (*_NEAREST, *_FARTHER, "backfilled") and not (reason == _CHOSEN and story.shapes):
+        elif reason not in (*_NEAREST, *_FARTHER, "backfilled") and not (
+            reason == _CHOSEN and (story.shapes or self._gangs_choose)
+        ):
             self._wrong(event["job"], "reason", f"{reason} is not a reason to start")
 
     def _thinner(self, attempt: Attempt) -> bool:

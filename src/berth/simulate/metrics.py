@@ -122,8 +122,9 @@ def _usd_per_million(run: Run, finished: np.ndarray[Any, Any]) -> float | None:
     """Dollars per million examples of the finished jobs whose work is counted in examples; None: there are none."""
     examples, usd = 0.0, 0.0
     for row in np.flatnonzero(finished & (run.records["shape"] >= 0)):
-        work = run.trace.offers[run.trace.job_ids[row]].work
-        if work.unit == "examples":
+        offer = run.trace.offers.get(run.trace.job_ids[row])
+        if offer is not None and offer.work.unit == "examples":
+            work = offer.work
             examples, usd = examples + work.amount, usd + float(run.accounts[row]["usd"])
     return usd / examples * 1e6 if examples else None
 

@@ -140,7 +140,13 @@ def simulate(
         faults = faults_of(setting.faults, setting.fault_spec, setting.seed, trace, cluster)
         whole = setting.log or watch is not None or bool(trace.offers) or len(trace) < setting.window_from
         engine = Engine(
-            trace, cluster, fabric, _prepared(policy, trace), replace(setting, faults=faults), whole=whole
+            trace,
+            cluster,
+            fabric,
+            _prepared(policy, trace),
+            replace(setting, faults=faults),
+            whole=whole,
+            explained=watch is not None,
         )
         started = time.process_time()
         livelock = engine.run(progress, watch)
@@ -159,6 +165,7 @@ class Engine:
         setting: Setting,
         *,
         whole: bool = True,  # records of all jobs are kept
+        explained: bool = True,  # and say why a job waits
     ) -> None:
         self.trace, self.cluster, self.policy, self.setting = trace, cluster, policy, setting
         self.jobs = read_jobs(
@@ -185,6 +192,7 @@ class Engine:
             eviction_large_s=setting.eviction_large_s,
             quotas=tuple(setting.quotas.values()),
             shapes=self.jobs.shapes,
+            explained=explained,
         )
         accounts = new_accounts(self.world.jobs) if self._window is None else self._window.accounts
         self.state = _new_state(cluster, self.jobs, accounts, setting)

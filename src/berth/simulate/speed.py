@@ -60,7 +60,7 @@ def traffic_of(world: World, engine: EngineState, row: int) -> Any:
 def enter(world: World, engine: EngineState, net: Net, row: int, now: float) -> None:
     """Sets the speed of a gang that has just taken its place, and of those it now shares links with."""
     job, clock = world.jobs[row], engine.clock[0]
-    if job.shape >= 0:
+    if job.shape >= 0 and not world.shapes[job.shape].gang:
         job.speed = 1.0 / job.slowdown[job.tier]
         return
     traffic = traffic_of(world, engine, row)

@@ -134,7 +134,14 @@ class MemoryBackend:
     def _shown(self, life: _Life) -> AttemptStatus:
         if life.seen is not None:
             return life.seen
-        return AttemptStatus("running" if self._clock.monotonic() >= life.begins else "starting")
+        now = self._clock.monotonic()
+        if now < life.begins:
+            return AttemptStatus("starting")
+        return AttemptStatus("running", began=self._wall(life.begins))
+
+    def _wall(self, at: float) -> float:
+        """Return the wall-clock time of a moment that has passed."""
+        return self._clock.wall() - (self._clock.monotonic() - at)
 
     def lose(self, machine: str) -> None:
         """Lose a machine, and every gang with a part on it."""
@@ -191,8 +198,8 @@ class MemoryBackend:
             work.finished += 1
         elif seen.codes and life.fails and not seen.stopped:
             work.fails -= 1
-        ago_s = self._clock.monotonic() - at
-        life.seen = replace(seen, ended=self._clock.wall() - ago_s)
+        began = self._wall(life.begins) if life.begins <= at else None
+        life.seen = replace(seen, began=began, ended=self._wall(at))
         del self._of_job[life.launch.job]
         for member in life.launch.members:
             for device in member.devices:

@@ -28,6 +28,7 @@ class Scenario:
     eviction_large_s: float = 60.0
     checkpoint_s: float = 1800.0
     estimate_error: float = 0.0
+    preemptible: float = 1.0
     seed: int = 0
     faults: tuple[tuple[float, int, str], ...] = ()
     quotas: dict[str, int] = field(default_factory=dict)
@@ -41,6 +42,7 @@ class Scenario:
             eviction_large_s=self.eviction_large_s,
             checkpoint_s=self.checkpoint_s,
             estimate_error=self.estimate_error,
+            preemptible=self.preemptible,
             seed=self.seed,
             faults=faults(self.faults),
             quotas=self.quotas,

@@ -65,6 +65,7 @@ def scenarios(draw: Any, policies: st.SearchStrategy[str] | None = None, calm: b
         eviction_large_s=draw(st.sampled_from([0.0, 60.0])),
         checkpoint_s=draw(st.sampled_from([0.0, 30.0, 1800.0])),
         estimate_error=0.0 if calm else draw(st.sampled_from([0.0, 0.0, 0.5])),
+        preemptible=1.0 if calm else draw(st.sampled_from([1.0, 0.5, 0.0])),
         faults=() if calm else draw(_faults(len(machines))),
         quotas={name: allowed for name, allowed in quotas.items() if name in owned},
     )

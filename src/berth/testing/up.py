@@ -23,11 +23,13 @@ SOURCE = str(Path(berth.__file__).parents[1])
 
 
 def until(condition: Callable[[], T], timeout_s: float = 300.0) -> T:
-    """Waits for something real; the bound is only there so that a broken test ends."""
+    """Waits for something real, asking less often with time; the bound is only there so that a broken test ends."""
     end = time.monotonic() + timeout_s
+    pause_s = 0.03
     while not (found := condition()):
         assert time.monotonic() < end, "it never happened"
-        time.sleep(0.05)
+        time.sleep(pause_s)
+        pause_s = min(1.1 * pause_s, 0.3)
     return found
 
 

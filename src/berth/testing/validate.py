@@ -68,6 +68,11 @@ class ReasonValidator:
         racks = racks_of(world.hosts, world.groups)
         assert np.array_equal(racks["machines"], world.racks["machines"]), "the counts of racks are off"
         assert np.array_equal(racks["present"], world.racks["present"]), "the counts of racks are off"
+        most = world.groups["free"].max(axis=1)  # by tier and type
+        known = world.state[0]["most_free"][0].T[: len(most)]
+        assert (known >= most)[:, : world.state[0]["device_types"]].all(), (
+            "more devices are free than is known"
+        )
         return free
 
     def _most(self, tier: int) -> int:

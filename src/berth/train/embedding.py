@@ -6,6 +6,7 @@ copy. With keys on an accelerator, rows are copied there, and their gradient bac
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,9 @@ class Embedding(nn.Module):
         )
 
     def connect(self, store: SparseStore) -> None:
-        """Use the rows of `store`, in which the table is open."""
-        self._store = store
+        """Use the rows of `store`, in which the table is open, or of that part of it which has the table."""
+        part_of: Callable[[str], SparseStore] | None = getattr(store, "part_of", None)
+        self._store = store if part_of is None else part_of(self.spec_name)
         self._pulled.clear()
 
     @property

@@ -1,7 +1,8 @@
 """Named points at which a test can kill the process, as a power failure would.
 
 `BERTH_TRAIN_FAULT="name@3"` kills this process (SIGKILL) at the third passage of a point. Under a launcher,
-`"name@3/worker1"` selects one process, before its first restart, and `"name@3/worker1/parent"` kills the launcher then.
+`"name@3/worker1"` selects one process, before its first restart, and `"name@3/worker1/parent"` kills the launcher then;
+under torchrun and Slurm workers are called `rank1`.
 With `BERTH_TRAIN_FAULT_AFTER=FILE` the kill waits until that file exists, such as the manifest of a checkpoint that is
 written in the background.
 """
@@ -30,6 +31,12 @@ AFTER = "BERTH_TRAIN_FAULT_AFTER"
 NAME = "BERTH_TRAIN_NAME"  # name and attempt of a process, as `worker1/2`
 
 _passed: dict[str, int] = {}
+
+
+def name_process(name: str) -> None:
+    """Name this process for a test that requests a kill, unless its launcher has."""
+    if VARIABLE in os.environ:
+        os.environ.setdefault(NAME, name)
 
 
 def fault_point(name: str) -> None:

@@ -20,7 +20,8 @@ import socket
 import ssl
 import struct
 import sys
-from contextlib import suppress
+import time
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import BoundedSemaphore, Thread
@@ -39,6 +40,8 @@ _BUFFER_BYTES = 1 << 18
 _POLL_MS = 1000
 _MAPPED = bytes(10) + b"\xff\xff"  # before an IPv4 address in an IPv6 one
 _ESTABLISHED = "01"  # state in /proc/net/tcp; a closed socket has no owner
+_LOOKS, _PAUSE_S = 10, 0.1
+_CONNECTED = b"\x01"  # the other gateway has connected to the rank
 _TARGET = struct.Struct("<H")  # length of the JSON of an endpoint
 _WAITING = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
@@ -83,6 +86,7 @@ class Gateway:
                 self._unauthenticated.release()
             if (host, port) in self._targets:
                 with _connect((host, port)) as rank:
+                    peer.sendall(_CONNECTED)
                     relay(rank, peer)
         except (OSError, ValueError):
             pass  # a peer without the secret, or a rank that has ended
@@ -92,19 +96,44 @@ class Gateway:
     def _accept_local(self, listener: socket.socket, endpoint: Endpoint, gateway: Endpoint) -> None:
         while True:
             peer, address = listener.accept()
-            if owner_of(address, endpoint) != os.getuid():
-                peer.close()  # another user of this host, or one that is not listed
-                continue
-            Thread(target=self._serve_local, args=(peer, endpoint, gateway), daemon=True).start()
+            Thread(target=self._serve_local, args=(peer, address, endpoint, gateway), daemon=True).start()
 
-    def _serve_local(self, peer: socket.socket, endpoint: Endpoint, gateway: Endpoint) -> None:
-        """Connect a rank of this host to one of another host."""
+    def _serve_local(
+        self, peer: socket.socket, address: Endpoint, endpoint: Endpoint, gateway: Endpoint
+    ) -> None:
+        """Connect a rank of this host to one of another host; other users of this host are not served."""
         with peer, suppress(OSError):
+            if not _is_own(address, endpoint):
+                return
             set_tcp_options(peer)
-            with _connect(gateway) as remote, self._outside.wrap_socket(remote) as encrypted:
-                target = json.dumps(endpoint).encode()
-                encrypted.sendall(_TARGET.pack(len(target)) + target)
+            with self._route(endpoint, gateway) as encrypted:
                 relay(peer, encrypted)
+
+    def _route(self, endpoint: Endpoint, gateway: Endpoint) -> ssl.SSLSocket:
+        """Return a connection that the other gateway has connected to the rank.
+
+        A rank takes its connection to this gateway for one to the other rank. If that failed silently, both would wait
+        for each other, so it is tried again.
+        """
+        until_s = time.monotonic() + _HANDSHAKE_S
+        while True:
+            try:
+                return self._try_route(endpoint, gateway)
+            except OSError as error:
+                if time.monotonic() > until_s:
+                    print(f"berth gateway: no way to {gateway[0]}:{gateway[1]}: {error}", file=sys.stderr)
+                    raise
+                time.sleep(_PAUSE_S)
+
+    def _try_route(self, endpoint: Endpoint, gateway: Endpoint) -> ssl.SSLSocket:
+        with ExitStack() as opened:
+            remote = opened.enter_context(_connect(gateway))
+            encrypted = opened.enter_context(self._outside.wrap_socket(remote))
+            target = json.dumps(endpoint).encode()
+            encrypted.sendall(_TARGET.pack(len(target)) + target)
+            _receive(encrypted, len(_CONNECTED))
+            opened.pop_all()
+            return encrypted
 
 
 @dataclass(slots=True)
@@ -169,6 +198,16 @@ def _receive(peer: socket.socket, length: int) -> bytes:
             raise ConnectionResetError
         data += part
     return data
+
+
+def _is_own(address: Endpoint, endpoint: Endpoint) -> bool:
+    """Whether a process of this user made a connection; while others come and go, the kernel's list may lack it."""
+    for _ in range(_LOOKS):
+        owner = owner_of(address, endpoint)
+        if owner is not None:
+            return owner == os.getuid()
+        time.sleep(_PAUSE_S)
+    return False
 
 
 def owner_of(address: Endpoint, endpoint: Endpoint) -> int | None:

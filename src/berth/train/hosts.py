@@ -38,12 +38,16 @@ class RankHost:
 
 def this_host(rendezvous: str, port: int, *, plain: bool = False) -> RankHost:
     """Return where this process runs; its address is that of the interface to the rendezvous."""
-    address = interface_address() or source_address(rendezvous, port) or "127.0.0.1"
-    if is_loopback(address) and not is_loopback(
-        rendezvous
-    ):  # /etc/hosts: the name of a host is loopback there
-        address = source_address(_OUTSIDE, port) or address
+    found = [interface_address(), source_address(rendezvous, port)]
+    if not is_loopback(rendezvous):  # /etc/hosts: the name of a host is loopback there
+        found = [address for address in (*found, source_address(_OUTSIDE, port)) if not _is_useless(address)]
+    address = next(filter(None, found), "127.0.0.1")
     return RankHost(_identity(), host_name(), address, plain)
+
+
+def _is_useless(address: str | None) -> bool:
+    """Whether other hosts can't reach an address; an interface that an earlier run in this process used may be `lo`."""
+    return address is None or is_loopback(address)
 
 
 def host_name() -> str:

@@ -13,6 +13,7 @@ from berth.errors import InputError
 from berth.train.checkpoint import CheckpointStore, Manifest
 from berth.train.checkpoint.dense import load_weights
 from berth.train.checkpoint.inspect import open_checkpoint
+from berth.train.checkpoint.store import Notify
 from berth.train.data import Batch, BatchSource, ClickStream, Share, criteo
 from berth.train.data.columns import Layout
 from berth.train.data.examples import ExampleStream
@@ -27,18 +28,28 @@ from berth.zoo import LayeredModel, zoo
 
 
 def load_for_inference(
-    folder: str | Path, model: nn.Module | str | None = None, *, step: int | Literal["best"] | None = None
+    folder: str | Path,
+    model: nn.Module | str | None = None,
+    *,
+    step: int | Literal["best"] | None = None,
+    notify: Notify = print,
 ) -> nn.Module:
     """Return a model in eval mode with the weights and rows of a checkpoint: the newest, that of `step`, or that of the
     best evaluation.
 
     `model` is a module, or the argument of `berth train`: a zoo name or `path.py:make_model`. It is optional for zoo
     models; a checkpoint contains no code. All rows are loaded into memory when the model is first called.
+    `notify` gets a line for each newer checkpoint that is damaged, and one for that used instead.
     """
-    wanted = best_step(folder) if step == "best" else step
-    run = open_checkpoint(folder, wanted)[1][-1].run
+    manifest = _manifest(folder, step, notify)
+    run = manifest.run
     made = model if isinstance(model, nn.Module) else _named(model or zoo_name(run, str(folder)), run)
-    return load_saved(folder, made, wanted)
+    return load_saved(folder, made, manifest.step)
+
+
+def _manifest(folder: str | Path, step: int | Literal["best"] | None, notify: Notify) -> Manifest:
+    wanted = best_step(folder, notify) if step == "best" else step
+    return open_checkpoint(folder, wanted, notify)[1][-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,11 +96,15 @@ class SavedRun:
 
 
 def open_run(
-    folder: str | Path, model: nn.Module | str | None = None, *, step: int | Literal["best"] | None = None
+    folder: str | Path,
+    model: nn.Module | str | None = None,
+    *,
+    step: int | Literal["best"] | None = None,
+    notify: Notify = print,
 ) -> SavedRun:
     """Return the run of a checkpoint, ready to evaluate and predict."""
-    loaded = load_for_inference(folder, model, step=step)
-    manifest = open_checkpoint(folder, best_step(folder) if step == "best" else step)[1][-1]
+    manifest = _manifest(folder, step, notify)
+    loaded = load_for_inference(folder, model, step=manifest.step)
     run = manifest.run
     return SavedRun(
         loaded,
@@ -130,9 +145,9 @@ def load_saved(folder: str | Path, model: nn.Module, step: int | None = None) ->
     return model.eval()
 
 
-def best_step(folder: str | Path) -> int:
+def best_step(folder: str | Path, notify: Notify = print) -> int:
     """Return the step of the best evaluation of a run, whose checkpoint was kept."""
-    evaluations = open_checkpoint(folder)[1][-1].progress.get("evaluations")
+    evaluations = open_checkpoint(folder, notify=notify)[1][-1].progress.get("evaluations")
     if not evaluations or not evaluations["best"]:
         raise InputError(
             "holds no evaluation", where=str(folder), hint="train with --eval or --eval-examples, and --best"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import secrets
 import shlex
 import signal
 import socket
@@ -23,11 +24,13 @@ from types import FrameType
 from typing import Any
 
 from berth.errors import InputError, ServerError
+from berth.train.attempt import AGENT_STORE, is_store_of_agent
 from berth.train.fault_points import NAME
 from berth.train.heartbeat import LOG_FD
 from berth.train.launch_config import LaunchConfig
-from berth.train.rendezvous import LISTENER, RankInfo
+from berth.train.rendezvous import LISTENER, RankInfo, torchrun_name
 from berth.train.servers import Secret, ServerProcess
+from berth.train.started_by import LAUNCHER, TORCHRUN
 from berth.units import format_count
 
 SERVERS = "BERTH_TRAIN_SERVERS"  # their addresses, as JSON
@@ -49,10 +52,13 @@ class Launcher:
 
     def __init__(self, command: Sequence[str], config: LaunchConfig, notify: Callable[[str], None]) -> None:
         self.command, self.config, self._notify = list(command), config, notify
-        self._resumable = config.options.checkpoints is not None
+        checkpoints = config.options.checkpointing
+        self._resumable = checkpoints is not None
+        self._is_fresh = checkpoints is not None and checkpoints.fresh
         self.servers: list[ServerProcess] = []
         self.workers: list[subprocess.Popen[bytes]] = []
         self.attempt = 0
+        self.name = secrets.token_hex(8)
         self.interrupted = False  # by Ctrl-C
         self._stop_requested = False
         self._logs = tempfile.TemporaryDirectory(prefix="berth-train-")
@@ -101,7 +107,11 @@ class Launcher:
         listener = socket.create_server(("127.0.0.1", 0))
         rank_info = RankInfo(0, self.config.layout.world_size, "127.0.0.1", int(listener.getsockname()[1]))
         shared = {**os.environ, **_ONE_THREAD, **secret.environment()}
-        shared |= {SERVERS: addresses, ATTEMPT: str(self.attempt)}
+        if is_store_of_agent() and self._is_fresh:
+            shared[TORCHRUN] = torchrun_name()
+        # if torchrun started this process: rank 0 hosts the store of these workers
+        shared.pop(AGENT_STORE, None)
+        shared |= {SERVERS: addresses, ATTEMPT: str(self.attempt), LAUNCHER: self.name}
         self.workers = []
         with listener:
             for rank in range(self.config.layout.world_size):

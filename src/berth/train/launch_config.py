@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 
 from torch import nn
 
 from berth.errors import InputError
 from berth.train.devices import check_bf16, find_device
-from berth.train.embedding import embeddings_of
 from berth.train.options import TrainOptions, check_resident, no_pipeline, stages_are_synchronous
 from berth.train.planned import PlannedRun, is_job_plan, planned_devices, planned_run
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
-from berth.train.resident.owners import owners_of_tables
+from berth.train.resident.owners import owners_of_tables, stages_of_tables
 from berth.train.servers import ServerConfig
 from berth.train.stages.cut import Layout, StageCut, even_cuts
 from berth.units import format_count
@@ -35,7 +34,14 @@ class LaunchConfig:
     servers: int = 1
     server: ServerConfig = field(default_factory=ServerConfig)  # common to all servers
     planned: PlannedRun | None = None  # the plan that the run executes
-    resident: bool = False  # tables are in the memory of the workers that use them
+    resident_stages: frozenset[int] = (
+        frozenset()
+    )  # whose tables are in the memory of the workers that use them
+
+    @property
+    def resident(self) -> bool:
+        """Whether tables of any stage are in the memory of workers."""
+        return bool(self.resident_stages)
 
     @property
     def is_single_process(self) -> bool:
@@ -104,12 +110,13 @@ def resolve(
     else:
         cuts = tuple(_even_cuts(recipe, options))
         layout = _layout(max(1, len(cuts)), options, rank_info)
-    users = len(table_users(recipe.model, layout, cuts))
-    resident = _is_resident(options, planned)
+    resident = _resident_stages(options, planned, layout)
+    planned = replace(planned, resident_here=resident) if planned is not None else None
+    users = len(table_users(recipe.model, layout, cuts, resident))
     servers = _server_count(options, planned, layout)
-    if resident:
-        owners_of_tables(recipe.model, layout, cuts)
-    elif not servers and users > 1:
+    owned = owners_of_tables(recipe.model, layout, cuts, resident)
+    has_served = len(owned) < len(stages_of_tables(recipe.model, cuts))
+    if not servers and (has_served if resident else users > 1):
         raise needs_server()
     if not servers:
         check_mode_without_servers(options)
@@ -134,14 +141,19 @@ def resolve(
     return replace(config, server=replace(server, folder=_cold_folder(rank_info, notify)))
 
 
-def _is_resident(options: TrainOptions, planned: PlannedRun | None) -> bool:
-    """Return whether tables are in the memory of workers: as asked for, else as planned."""
+def _resident_stages(options: TrainOptions, planned: PlannedRun | None, layout: Layout) -> frozenset[int]:
+    """Return the stages whose tables are in the memory of workers: as asked for, else as planned."""
     if options.tables is not None:
-        return options.tables == "resident"
-    if planned is None or not planned.keeps_tables_resident or options.servers:
-        return False
-    check_resident(options, "tables in the memory of workers, as planned,")
-    return True
+        return frozenset(range(layout.stages)) if options.tables == "resident" else frozenset()
+    if planned is None or not planned.resident_stages or not planned.is_sync:
+        return frozenset()
+    if options.servers and not planned.has_served_tables:
+        return frozenset()
+    resident = replace(options, servers=None)
+    if planned.has_served_tables:  # these are about the tables on servers
+        resident = replace(resident, memory=None, codec="fp32")
+    check_resident(resident, "tables in the memory of workers, as planned,")
+    return planned.resident_stages
 
 
 def with_role(rank_info: RankInfo, config: LaunchConfig) -> RankInfo:
@@ -160,7 +172,8 @@ def _has_planned_processes(rank_info: RankInfo, planned: PlannedRun, options: Tr
 
 
 def _server_count(options: TrainOptions, planned: PlannedRun | None, layout: Layout) -> int:
-    if _is_resident(options, planned):
+    mixed = options.tables is None and planned is not None and planned.has_served_tables
+    if _resident_stages(options, planned, layout) and not mixed:
         return 0
     if options.servers is not None:
         return options.servers
@@ -168,13 +181,15 @@ def _server_count(options: TrainOptions, planned: PlannedRun | None, layout: Lay
     return (sum(planned.servers) if planned is not None else 0) or int(needed)
 
 
-def table_users(model: nn.Module, layout: Layout, cuts: list[StageCut] | tuple[StageCut, ...]) -> list[int]:
-    """Return the ranks that connect to servers: those with embeddings, and the first stages, which save tables."""
-    stages = {0}
-    if isinstance(model, LayeredModel):
-        stages |= {
-            number for number, cut in enumerate(cuts) if embeddings_of(model.stage(cut.first, cut.last + 1))
-        }
+def table_users(
+    model: nn.Module,
+    layout: Layout,
+    cuts: Sequence[StageCut],
+    resident: Collection[int] = (),
+) -> list[int]:
+    """Return the ranks that connect to servers: of stages with tables there, and of the first, which saves them."""
+    used = {stage for stages in stages_of_tables(model, cuts).values() for stage in stages}
+    stages = {0} | (used - set(resident))
     return [rank for rank in range(layout.world_size) if layout.stage(rank) in stages]
 
 

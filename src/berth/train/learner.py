@@ -22,6 +22,7 @@ from berth.train.embedding import Embedding, embeddings_of
 from berth.train.optimisers import MakeOptimiser, optimiser_for
 from berth.train.sparse import DenseStore, SparseStore
 from berth.train.timing import PUSH, UPDATE, LayerClock
+from berth.zoo.products import onednn_layers, onednn_products
 
 Loss = Callable[..., Tensor]  # of output and labels, and of weights if examples have them
 Scores = tuple[NDArray[np.float32], NDArray[Any]] | tuple[None, None]
@@ -54,6 +55,7 @@ class Learner:
         self._slept_s = 0.0
         with reporting_memory(device):
             self.model = model.to(device).train()
+        self._onednn_layers = onednn_layers(model, device)
         self.store = store
         self.embeddings: list[Embedding] = embeddings_of(model)
         self.optimiser = optimiser_for(model, optimiser)
@@ -82,7 +84,11 @@ class Learner:
         if self.dense_weights is not None:
             self._pull_dense(self.dense_weights)
         inputs, labels = to_device((batch.inputs, batch.labels), self.device)
-        with naming_layers(self.model, self.device), autocast(self.device, self._bf16):
+        with (
+            naming_layers(self.model, self.device),
+            autocast(self.device, self._bf16),
+            onednn_products(self._onednn_layers),
+        ):
             output = clock.forward(inputs) if clock else self.model(inputs)
             loss = self._weighted_loss(output, labels, batch)
         if self._key_inputs is None:

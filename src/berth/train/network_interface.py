@@ -7,19 +7,24 @@ import fcntl
 import os
 import socket
 import struct
+from contextlib import ExitStack
 
 IFNAME = "GLOO_SOCKET_IFNAME"
 _SIOCGIFADDR = 0x8915
 
 
-def use_route_interface(host: str, port: int) -> str | None:
-    """Make gloo use the interface of the route to `host`, unless the environment names one; returns its name."""
+def use_route_interface(host: str, port: int, keep: ExitStack) -> str | None:
+    """Make gloo use the interface of the route to `host`, unless the environment names one; returns its name.
+
+    Gloo reads the environment whenever a group is made, so it is set until `keep` is closed.
+    """
     if IFNAME in os.environ:
         return os.environ[IFNAME]
     address = source_address(host, port)
     name = interface_of(address) if address is not None else None
     if name is not None:
         os.environ[IFNAME] = name
+        keep.callback(os.environ.pop, IFNAME, None)
     return name
 
 

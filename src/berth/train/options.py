@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -21,6 +21,11 @@ Tables = Literal[
 ]  # where tables are: on servers, or in the memory of the workers that use them
 
 _MICRO_BATCHES = 4
+_LEAST = {  # of options that are whole numbers, where they are given
+    **dict.fromkeys(("batch", "day_every", "workers", "threads", "stages", "micro_batches"), 1),
+    **dict.fromkeys(("geo_every", "eval_every", "patience"), 1),
+    **dict.fromkeys(("seed", "servers", "prefetch_batches", "staleness", "max_restarts"), 0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +36,7 @@ class Checkpoints:
     every: int = 500  # steps
     keep: int = 3
     full_every: int = 8  # one in this many is full, the others hold changes
-    fresh: bool = False  # delete existing checkpoints
+    fresh: bool = False  # delete existing checkpoints, unless an earlier attempt of this run has done so
 
     def __post_init__(self) -> None:
         for name in ("every", "keep", "full_every"):
@@ -84,11 +89,8 @@ class TrainOptions:
         from berth.train.servers.codec import CODECS
         from berth.train.servers.sync_mode import MODES
 
-        for name in (
-            "batch", "day_every", "workers", "micro_batches", "geo_every", "eval_every", "patience",
-        ):  # fmt: skip
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        for name, least in _LEAST.items():
+            check_count(name, getattr(self, name), least)
         if self.mode not in MODES:
             raise UnknownNameError("mode", self.mode, MODES)
         if self.codec not in CODECS:
@@ -97,7 +99,7 @@ class TrainOptions:
             raise InputError("--staleness applies to mode half-async only", hint="add --mode half-async")
         for name in ("lr", "rows_lr"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
+            if value is not None and not (isinstance(value, int | float) and 0 < value < float("inf")):
                 raise InputError(f"{name} must be a number above 0, got {value}")
         if self.lr is not None and "lr" in self.dense_options:
             raise InputError("lr is given twice", hint="give it once: lr, or lr of the options")
@@ -124,6 +126,7 @@ class TrainOptions:
         """Raise for options that have no meaning with the plan or the stages, or without them."""
         if self.slowdowns and self.plan is None:
             raise InputError("--emulate applies to the devices of a plan", hint="add --plan FILE")
+        check_scale(self.scale)
         if self.scale is not None and self.plan is None:
             raise InputError("--scale applies to the counts of a plan", hint="add --plan FILE")
         if self.plan is not None and self.workers > 1:
@@ -182,6 +185,27 @@ class TrainOptions:
     def checkpointing(self) -> Checkpoints | None:
         """Where and how often to checkpoint; a folder alone means the defaults."""
         return Checkpoints(self.checkpoints) if isinstance(self.checkpoints, str | Path) else self.checkpoints
+
+    def continued(self) -> TrainOptions:
+        """Return the options of a run that continues in the same process, which deletes no checkpoints."""
+        checkpoints = self.checkpointing
+        return self if checkpoints is None else replace(self, checkpoints=replace(checkpoints, fresh=False))
+
+
+def check_count(name: str, value: Any, least: int) -> None:
+    """Raise unless an option that is given is a whole number of at least `least`."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise InputError(f"{name} must be a whole number, got {value!r}")
+    if value < least:
+        raise InputError(f"{name} must be at least {least}, got {value}")
+
+
+def check_scale(scale: Any) -> None:
+    """Raise unless a scale that is given is text."""
+    if scale is not None and not isinstance(scale, str):
+        raise InputError(f'scale must be text such as "1/10", got {scale!r}')
 
 
 def check_resident(options: TrainOptions, option: str) -> None:

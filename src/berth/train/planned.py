@@ -37,6 +37,9 @@ class PlannedRun:
     scale: Fraction = Fraction(1)
     is_scaled: bool = False  # whether the user gave a scale
     ranks: int | None = None  # processes of the environment that run the only stage, instead of those planned
+    resident_here: frozenset[int] = (
+        frozenset()
+    )  # stages of this run whose tables are in the memory of its workers
 
     @property
     def layout(self) -> Layout:
@@ -71,15 +74,15 @@ class PlannedRun:
         return self.plan.micro
 
     @property
-    def is_resident(self) -> bool:
-        """Whether tables are planned in the memory of devices or machines, not on servers."""
-        return any(stage.tables and stage.tables not in _SERVED for stage in self.plan.stages)
+    def resident_stages(self) -> frozenset[int]:
+        """Return the stages whose tables are planned in the memory of devices or machines."""
+        stages = enumerate(self.plan.stages)
+        return frozenset(number for number, one in stages if one.tables and one.tables not in _SERVED)
 
     @property
-    def keeps_tables_resident(self) -> bool:
-        """Whether the workers of this run keep the tables in their memory: those of all stages, in mode sync."""
-        served = any(stage.tables in _SERVED for stage in self.plan.stages)
-        return self.is_resident and self.is_sync and not served
+    def has_served_tables(self) -> bool:
+        """Whether tables of some stage are planned on servers."""
+        return any(stage.tables in _SERVED for stage in self.plan.stages)
 
     def scaled(self, count: int) -> int:
         """Return how many of a planned count are started: at least one, unless none is planned."""
@@ -116,6 +119,9 @@ class PlannedRun:
         tables = format_count(servers, "server")
         if has_tables and not servers:
             tables = f"tables in {'its' if self.layout.world_size == 1 else 'their'} memory"
+        elif self.resident_here:
+            numbers = ", ".join(str(stage + 1) for stage in sorted(self.resident_here))
+            tables += f", tables of stage {numbers} in the memory of its workers"
         at_scale = f" at scale {self.scale}" if self.is_scaled else ""
         lines = [
             f"{self.path}: planned {format_count(planned, 'worker')} in {stages}, {pools}",
@@ -137,10 +143,8 @@ class PlannedRun:
             found.append(f"{format_count(self.plan.servers - servers, 'server')} of {self.plan.servers}")
         if not has_budget and any(stage.tables == "disk" for stage in self.plan.stages):
             found.append("files of cold rows; all rows are in memory without --memory")
-        if self.is_resident and servers:
-            why = (
-                "" if self.keeps_tables_resident else ": mode async and servers of other stages exclude them"
-            )
+        if self.resident_stages and not self.resident_here and servers:
+            why = "" if self.is_sync else ": mode async excludes them"
             found.append(f"tables in the memory of workers; they are on servers here{why}")
         if self.plan.readers:
             readers = format_count(self.plan.readers, "reader")

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from berth.errors import InputError
+from berth.train.attempt import own_restarts
 from berth.train.data import Share
 from berth.train.devices import CPU, group_backend, reduces_on
 from berth.train.heartbeat import StallMonitor, waiting_for_peers
@@ -32,6 +33,7 @@ class ProcessGroup:
     store: Any = None  # key-value store shared by all ranks; its values are signed
     secret: Secret | None = None  # of the run, if there are several ranks
     hosts: Hosts | None = None  # of all ranks, if there are several
+    attempt: int = 1  # of those that share the store
     group: Any = None  # ranks that run the same layers
     channel: StageChannel = field(default_factory=StageChannel)
     keep: ExitStack = field(default_factory=ExitStack)  # closed when the process leaves
@@ -172,7 +174,7 @@ def join_process_group(
     if rank_info.world_size != layout.world_size:
         raise ValueError(f"{rank_info.world_size} processes were started, {layout.world_size} are needed")
     if rank_info.is_single:
-        return ProcessGroup(rank_info, layout)
+        return ProcessGroup(rank_info, layout, attempt=own_restarts() + 1)
     keep = ExitStack()
     with waiting_for_peers():
         joined = join(rank_info, group_backend(*devices), keep, plain=plain)
@@ -184,10 +186,10 @@ def join_process_group(
         if stage == layout.stage(rank_info.rank):
             own_group = group
     process_group = ProcessGroup(
-        rank_info, layout, joined.store, joined.secret, joined.hosts, own_group, keep=keep
+        rank_info, layout, joined.store, joined.secret, joined.hosts, joined.attempt, own_group, keep=keep
     )
     watch = StallMonitor(rank_info.rank, rank_info.world_size)
-    watch.start(heartbeat_store(rank_info, joined.secret))
+    watch.start(heartbeat_store(rank_info, joined))
     process_group.monitor = watch
     process_group.keep.callback(watch.stop)
     return process_group

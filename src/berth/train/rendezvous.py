@@ -18,6 +18,7 @@ from datetime import timedelta
 from typing import Any
 
 from berth.errors import ForeignValueError, InputError
+from berth.train.attempt import agree_on_attempt, is_store_of_agent, name_in_store
 from berth.train.heartbeat import SILENT_S, notify
 from berth.train.hosts import Hosts, RankHost, this_host
 from berth.train.network_interface import IFNAME, use_route_interface
@@ -109,6 +110,7 @@ class Joined:
     store: Any  # key-value store of all ranks; its values are signed
     secret: Secret
     hosts: Hosts
+    attempt: int  # from 1, of those that share the store
 
 
 def join(
@@ -130,9 +132,9 @@ def join(
 
         backend = use_gateways(joined.store, joined.secret, joined.hosts, rank_info, backend, keep)
     elif len(joined.hosts) > 1:
-        use_route_interface(rank_info.host, rank_info.port)
+        use_route_interface(rank_info.host, rank_info.port, keep)
     else:
-        use_route_interface("127.0.0.1", rank_info.port)
+        use_route_interface("127.0.0.1", rank_info.port, keep)
     if rank_info.rank == 0:
         _report_security(joined.hosts, backend, notify, plain=plain)
     try:
@@ -164,9 +166,22 @@ def _report_security(hosts: Hosts, backend: str, notify: Callable[[str], None], 
         notify(f"warning: dense gradients between hosts use {names}, which does not encrypt or authenticate")
 
 
-def heartbeat_store(rank_info: RankInfo, secret: Secret) -> Any:
+def heartbeat_store(rank_info: RankInfo, joined: Joined) -> Any:
     """Return a separate connection to the key-value store, so that a blocking read does not delay heartbeats."""
-    return _signed(_prefixed(_store(rank_info, is_master=False, wait_s=TIMEOUT_S)), secret)
+    store = _store(rank_info, is_master=False, wait_s=TIMEOUT_S)
+    return _signed(_of_attempt(store, joined.attempt), joined.secret, joined.attempt)
+
+
+def torchrun_name() -> str:
+    """Return a name that all workers of this run of torchrun have in common, over all restarts, and no other has."""
+    rank_info = rank_from_environment() or RankInfo()
+    try:
+        return name_in_store(_store(rank_info, is_master=False, wait_s=SILENT_S))
+    except (RuntimeError, OSError) as error:
+        raise InputError(
+            f"the key-value store of torchrun at {rank_info.address} can't be reached",
+            hint=str(error).splitlines()[0],
+        ) from None
 
 
 def wait_for_all(
@@ -174,14 +189,23 @@ def wait_for_all(
 ) -> Joined:
     """Return store, secret and hosts once every rank has joined; missing ranks are reported every `SILENT_S`."""
     started = time.monotonic()
-    store = _prefixed(_connect(rank_info, started, notify))
+    connected = _connect(rank_info, started, notify)
+    attempt = 1
+    if is_store_of_agent():
+        attempt = agree_on_attempt(
+            connected,
+            rank_info.rank,
+            rank_info.processes,
+            lambda missing: _report_missing(rank_info, missing, started, notify),
+        )
+    store = _of_attempt(connected, attempt)
     here = f"here/{rank_info.rank}"
     try:
         secret = run_secret(store, keep, is_main=rank_info.rank == 0)
     except InputError:
         store.set(here, "")  # without a signature: the others learn that this rank has no secret
         raise
-    signed = _signed(store, secret)
+    signed = _signed(store, secret, attempt)
     signed.set(here, this_host(rank_info.host, rank_info.port, plain=plain).to_json())
     while missing := _missing(rank_info, signed):
         if rank_info.rank == min(set(range(rank_info.processes)) - set(missing)):
@@ -192,17 +216,17 @@ def wait_for_all(
         _leave(rank_info, store)
         raise
     store.set(f"checked/{rank_info.rank}", "")
-    return Joined(signed, secret, Hosts(ranks, rank_info.rank, rank_info.world_size))
+    return Joined(signed, secret, Hosts(ranks, rank_info.rank, rank_info.world_size), attempt)
 
 
 def _connect(rank_info: RankInfo, started: float, notify: Callable[[str], None]) -> Any:
     """Return the store; rank 0 hosts it, unless torchrun does."""
-    agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    is_master = rank_info.rank == 0 and not is_store_of_agent()
     while True:
         try:
-            return _store(rank_info, is_master=rank_info.rank == 0 and not agent, wait_s=SILENT_S)
+            return _store(rank_info, is_master=is_master, wait_s=SILENT_S)
         except (RuntimeError, OSError) as error:
-            if rank_info.rank == 0 and not agent:
+            if is_master:
                 hint = str(error).splitlines()[0]
                 raise InputError(f"rank 0 can't listen at {rank_info.address}", hint=hint) from None
             _report_missing(rank_info, [0], started, notify)
@@ -283,18 +307,18 @@ def _listener(rank_info: RankInfo) -> int:
         return listener.detach()
 
 
-def _signed(store: Any, secret: Secret) -> Any:
+def _signed(store: Any, secret: Secret, attempt: int) -> Any:
     from berth.train.signed_store import SignedStore
 
-    return SignedStore(store, secret, os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+    return SignedStore(store, secret, str(attempt))
 
 
-def _prefixed(store: Any) -> Any:
-    """Return a view of the store that a restart by torchrun does not share."""
+def _of_attempt(store: Any, attempt: int) -> Any:
+    """Return a view of the store that other attempts do not share."""
     from torch.distributed.distributed_c10d import PrefixStore
 
     store.set_timeout(timedelta(seconds=TIMEOUT_S))
-    return PrefixStore(f"berth/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    return PrefixStore(f"berth/{attempt}", store)
 
 
 def _checked(rank_info: RankInfo) -> RankInfo:

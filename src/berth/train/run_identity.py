@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from berth.errors import InputError
+from berth.train.data.columns import NUMBER_IDS
 
 _SHUFFLED = "an earlier version of berth, which shuffled files in another order"
 _EARLIER = {  # by what a description of data lacks
@@ -27,6 +28,7 @@ def json_value(value: Any) -> Any:
 
 def check_same_run(saved: dict[str, Any], current: dict[str, Any], where: str) -> None:
     """Raise for a checkpoint of a different run, naming the differences."""
+    current = {**current, "data": _as_recorded(saved.get("data"), current["data"])}
     different = [name for name in current if saved.get(name) != current[name]]
     if not different:
         return
@@ -53,6 +55,14 @@ def _difference(name: str, saved: Any, current: Any) -> str:
         part = next(key for key in current if saved[key] != current[key])
         return f"{name}, {_difference(part, saved[part], current[part])}"
     return f"{name} differ{'s' if not name.endswith('s') else ''}"
+
+
+def _as_recorded(saved: Any, current: Any) -> Any:
+    """Return the data without the types of ids if the checkpoint, of an earlier version, does not record them."""
+    before, now = (data.get("columns") if isinstance(data, dict) else None for data in (saved, current))
+    if not before or not isinstance(before, dict) or not isinstance(now, dict) or NUMBER_IDS in before:
+        return current
+    return {**current, "columns": _without(now, NUMBER_IDS) or now}
 
 
 def _without(data: Any, *names: str) -> dict[str, Any] | None:

@@ -6,7 +6,6 @@ to stop (SIGTERM) is left to the workers, which save their rows here before they
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import tempfile
@@ -39,7 +38,7 @@ def run_server_rank(config: LaunchConfig, rank_info: RankInfo, notify: Callable[
         joined = wait_for_all(rank_info, keep, plain=config.options.plain)
         before = signal.signal(signal.SIGTERM, lambda *_: None)
         keep.callback(signal.signal, signal.SIGTERM, before)
-        [process] = start_servers(config, joined.secret, joined.hosts, keep, [index])
+        [process] = start_servers(config, joined.secret, joined.hosts, keep, [index], attempt=joined.attempt)
         joined.store.set(f"{ADDRESS_KEY}/{index}", process.address.to_json())
         notify(f"server {index} of {config.servers}")
         try:
@@ -73,10 +72,12 @@ def start_servers(
     keep: ExitStack,
     indices: Sequence[int],
     workers: int | None = None,
+    *,
+    attempt: int = 1,
 ) -> list[ServerProcess]:
     """Start servers on this host, until `keep` is closed; others reach them by the interface to the rendezvous.
 
-    `workers`: how many connect to each; None: as configured.
+    `workers`: how many connect to each; None: as configured. `attempt`: of the run, in the names of processes.
     """
     server = config.server
     host = hosts.address(hosts.here) if hosts is not None and len(hosts) > 1 else "127.0.0.1"
@@ -84,7 +85,6 @@ def start_servers(
         server = replace(server, folder=tempfile.mkdtemp(prefix="berth-cold-"))
     server = replace(server, servers=config.servers, workers=workers or server.workers, host=host)
     remove_at_exit(keep, server)  # after the servers have ended
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) + 1
     started = [
         ServerProcess(replace(server, index=index), secret, environment={NAME: f"server{index}/{attempt}"})
         for index in indices

@@ -48,6 +48,7 @@ from berth.train.rendezvous import RankInfo
 from berth.train.result import Result
 from berth.train.run_identity import check_same_run, json_value
 from berth.train.sparse import SparseStore
+from berth.train.started_by import started_by
 
 if TYPE_CHECKING:
     from berth.train.planned import PlannedRun
@@ -284,7 +285,7 @@ class Session:
         )
         opened.callback(self._writer.wait)
         if config.fresh:
-            self._checkpoint_store.clear()
+            self._checkpoint_store.clear_once(started_by())
         chain = self._checkpoint_store.newest(self._notify)
         if chain is None:
             if self._checkpoint_store.steps():
@@ -312,6 +313,7 @@ class Session:
         if self.evaluations is not None and self._evaluated_before is not None:
             self.evaluations.load(self._evaluated_before)
         self.data.seek(newest.position)
+        self.progress.first_pass = getattr(self.data, "first_pass", None)
         self.resumed_from = newest.step
 
     def _windows(self) -> list[dict[str, Any]]:

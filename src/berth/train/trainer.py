@@ -9,11 +9,11 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any, cast
 from weakref import finalize
@@ -36,10 +36,9 @@ from berth.train.embedding import embeddings_of
 from berth.train.evaluate import Evaluation, Evaluations, HeldOut, predict, score
 from berth.train.inference import load_saved
 from berth.train.interruption import Stopped
-from berth.train.launch import ATTEMPT
 from berth.train.learner import Loss
 from berth.train.optimisers import MakeOptimiser, MakeScheduler, scheduler_text
-from berth.train.options import Checkpoints, TrainOptions
+from berth.train.options import Checkpoints, TrainOptions, check_count, check_scale
 from berth.train.orchestrate import planned_of, start
 from berth.train.planned import job_plan
 from berth.train.recipes import Columns, Recipe, make_recipe, row_optimiser
@@ -101,6 +100,7 @@ class Trainer:
         options |= {"checkpoints": checkpoints}
         for name in options.keys() - _OPTIONS:
             raise TypeError(f"Trainer() got an unexpected keyword argument {name!r}")
+        check_scale(scale)
         recipe = _recipe(model, data, columns, options)
         planned = planned_of(recipe, plan, scale, options.get("slowdowns", {}))
         if "batch" not in options and planned is not None and planned.batch is not None:
@@ -216,6 +216,9 @@ class Trainer:
         """Return the step at which the run ends; None: at the end of the data."""
         if steps is not None and examples is not None:
             raise InputError("steps and examples exclude each other", hint="give one of them")
+        for name, count in (("steps", steps), ("examples", examples)):
+            if count is not None and (not isinstance(count, Integral) or count < 1):
+                raise InputError(f"{name}: expected a whole number of at least 1, got {count!r}")
         if examples is not None:
             steps = -(-examples // self.recipe.batch)
         if steps is None and isinstance(self.recipe.data, ClickStream | ExampleStream):
@@ -227,17 +230,13 @@ class Trainer:
         if self._reads_own_files and isinstance(self.recipe.data, FileStream):
             self.recipe.data.epochs = 1 if goal is None else None
         scheduler = self.recipe.scheduler or self.options.scheduler(goal)
-        if os.environ.get(ATTEMPT, "1") != "1" or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
-            self._started()
         started = start(replace(self.recipe, scheduler=scheduler), self.options, command, self._notify)
         self._started()
         return started
 
     def _started(self) -> None:
-        """Note that old checkpoints are deleted: not again after a restart, or when training continues."""
-        checkpoints = self.options.checkpointing
-        if checkpoints is not None:
-            self.options = replace(self.options, checkpoints=replace(checkpoints, fresh=False))
+        """Note that old checkpoints are deleted: not again when training continues."""
+        self.options = self.options.continued()
 
     @property
     def _needs_processes(self) -> bool:
@@ -299,6 +298,8 @@ class Trainer:
 
 def _recipe(model: Model, data: Data | None, columns: Columns, options: dict[str, Any]) -> Recipe:
     seed, day = options.get("seed", 0), options.get("day_every")
+    check_count("batch", options.get("batch"), 1)
+    check_count("seed", seed, 0)
     rows = row_optimiser(options.get("row_optimiser") or "adagrad")
     if isinstance(model, str):
         path = str(data) if isinstance(data, str | Path) else data if isinstance(data, FileStream) else None

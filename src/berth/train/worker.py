@@ -18,11 +18,13 @@ from berth.train.async_session import AsyncSession
 from berth.train.device_store import local_store
 from berth.train.devices import find_device, named_device, use_device
 from berth.train.distributed_session import DistributedSession
+from berth.train.fault_points import name_process
 from berth.train.heartbeat import InProcessStore, StallMonitor, WatchedServer
 from berth.train.hosts import Hosts
 from berth.train.launch import ATTEMPT, PEER_LOST, server_addresses
 from berth.train.launch_config import LaunchConfig, needs_server, table_users
 from berth.train.learner import Learner
+from berth.train.mixed_store import MixedStore
 from berth.train.planned import is_job_plan
 from berth.train.process_group import ProcessGroup, join_process_group
 from berth.train.recipes import Recipe
@@ -62,12 +64,8 @@ def worker_session(
     device = find_device(config.device_of(layout.stage(rank_info.rank)))
     use_device(device)
     process_group = join_process_group(rank_info, layout, devices, plain=options.plain)
-    users = table_users(recipe.model, layout, config.cuts)
-    store: SparseStore
-    if config.resident:
-        store = ResidentStore(process_group, owners_of_tables(recipe.model, layout, config.cuts), device)
-    else:
-        store = _open_store(process_group, users, config, device)
+    name_process(f"rank{rank_info.rank}/{process_group.attempt}")
+    store = _make_store(recipe, config, process_group, device)
 
     independent = options.mode != "sync" and config.servers > 0
     optimiser = recipe.optimiser or options.optimiser
@@ -132,6 +130,23 @@ def exit_if_peer_lost(rank_info: RankInfo, notify: Callable[[str], None]) -> Ite
         os._exit(PEER_LOST)  # skips everything that would wait for the other ranks
 
 
+def _make_store(
+    recipe: Recipe, config: LaunchConfig, process_group: ProcessGroup, device: torch.device
+) -> SparseStore:
+    """Return the tables of this rank: in the memory of workers, on servers, or, by stage, both."""
+    layout, stages = config.layout, config.resident_stages
+    users = table_users(recipe.model, layout, config.cuts, stages)
+    if not config.resident:
+        return _open_store(process_group, users, config, device)
+    owners = owners_of_tables(recipe.model, layout, config.cuts, stages)
+    resident = ResidentStore(process_group, owners, device)
+    if not config.servers:
+        return resident
+    served = _open_store(process_group, users, config, device)
+    connected = served if process_group.rank_info.rank in users else None
+    return MixedStore(resident, connected, is_main=process_group.is_main)
+
+
 def _open_store(
     process_group: ProcessGroup, users: Sequence[int], config: LaunchConfig, device: torch.device
 ) -> SparseStore:
@@ -162,13 +177,16 @@ def _servers(process_group: ProcessGroup, workers: int, config: LaunchConfig) ->
     if addresses or not config.servers:
         return addresses, Secret.find() if addresses else Secret.random()
     secret, hosts, store = process_group.secret, process_group.hosts, process_group.store
+    attempt = process_group.attempt
     if secret is None or hosts is None:
         secret = Secret.find() if VARIABLE in os.environ else Secret.random()
-        started = start_servers(config, secret, None, process_group.keep, range(config.servers), workers)
+        started = start_servers(
+            config, secret, None, process_group.keep, range(config.servers), workers, attempt=attempt
+        )
         return [process.address for process in started], secret
     if hosts.is_leader and not process_group.rank_info.servers:
         indices = [index for index in range(config.servers) if hosts.of_server(index) == hosts.here]
-        started = start_servers(config, secret, hosts, process_group.keep, indices, workers)
+        started = start_servers(config, secret, hosts, process_group.keep, indices, workers, attempt=attempt)
         for index, process in zip(indices, started, strict=True):
             store.set(f"{ADDRESS_KEY}/{index}", process.address.to_json())
     return server_rank_addresses(store, config.servers), secret

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from berth.cluster.gpus import usable_types
+from berth.cluster.memo import per_cluster
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.network.fabric import Fabric
@@ -122,6 +123,7 @@ def _usd_of(cluster: Cluster, prices: dict[str, float]) -> float:
 # Data-parallel jobs
 
 
+@per_cluster
 def data_parallel_classes(cluster: Cluster) -> list[tuple[Shape, ...]]:
     """For each model and pair of GPU types, the shapes on few and on many of each."""
     fabric = Fabric(cluster, 1.0)
@@ -170,6 +172,7 @@ def _gang(model: str, kind: str, size: int, fabric: Fabric) -> Iterator[Shape]:
 # Plan-like jobs
 
 
+@per_cluster
 def plan_classes(cluster: Cluster) -> list[tuple[Shape, ...]]:
     """Recommender jobs of different weight, each with GPUs of several types and the cores that keep up with them."""
     cores = cluster.count_of(index) if (index := device_index(cluster, _CORE)) is not None else 0

@@ -151,14 +151,14 @@ def _catalogued(device: str) -> _Peak | None:
     entry = known_devices()[key] if key else None
     if entry is None or entry.device.flops is None:
         return None
-    return _Peak(device, entry.device.flops, entry.precision)
+    return _Peak(device, entry.device.flops, entry.device.precision)
 
 
 def _peak(device: str | DeviceType, profile: JobProfile) -> _Peak:
     """The rate to scale to: the device's own if it has one, else the catalogue's."""
     if isinstance(device, DeviceType) and device.flops is not None:
         known = _catalogued(device.name)
-        return _Peak(device.name, device.flops, known.precision if known else None)
+        return _Peak(device.name, device.flops, device.precision or (known.precision if known else None))
     name = device.name if isinstance(device, DeviceType) else device
     described = isinstance(device, DeviceType)  # in a cluster's file, maybe a kind of one's own
     if resolve(name) is None and not described:

@@ -72,9 +72,10 @@ class Racks:
         self.ray.wait_for_nodes()
         self.address = self.ray.address
 
-    def join(self, name, *, wait=True):
-        labels = {"machine": name, "rack": RACKS[name]}
-        return self.ray.add_node(wait=wait, num_gpus=4, labels=labels, **SMALL)
+    def join(self, name, *, wait=True, gpus=4, device_type=None):
+        labels = {"machine": name, "rack": RACKS.get(name, "others")}
+        named = {f"accelerator_type:{device_type}": 1} if device_type else {}
+        return self.ray.add_node(wait=wait, num_gpus=gpus, labels=labels, resources=named, **SMALL)
 
     def lose(self, name):
         self.ray.remove_node(self.nodes.pop(name), allow_graceful=False)

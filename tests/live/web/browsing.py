@@ -13,7 +13,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from berth.testing.up import Up, until
+from berth.testing.up import until
+from forked_up import ForkedUp
 
 CHROMIUM = os.environ.get("BERTH_CHROMIUM") or shutil.which("chromium") or "/usr/bin/chromium"
 ARGS = [
@@ -50,7 +51,7 @@ def free_port() -> int:
             return port
 
 
-class Berth(Up):
+class Berth(ForkedUp):
     """`berth up` on a port that it has again after a restart."""
 
     def __init__(self, state: Path, cluster: str, *options: str) -> None:

@@ -13,6 +13,7 @@ from browsing import Looker, make_log
 
 from berth.simulate.events import read_events
 from berth.testing.up import until
+from preloaded import forking
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,8 @@ def address(log: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str
     reported = tmp_path_factory.mktemp("view") / "view.log"
     with reported.open("wb") as file:
         command = [sys.executable, "-m", "berth", "view", str(log), "--no-open"]
-        process = subprocess.Popen(command, stderr=file)
+        with forking():
+            process = subprocess.Popen(command, stderr=file)
     try:
         until(lambda: "Ctrl-C" in reported.read_text() or process.poll() is not None)
         assert process.poll() is None, reported.read_text()
@@ -57,6 +59,18 @@ def test_every_moment_shows_what_the_log_says(log: Path, address: str, look: Loo
         busy = int(last.filter(last["event"].is_in(["started", "moved"]))["gpus"].sum())
         waiting = len(last.filter(last["event"].is_in(["arrived", "evicted"])))
         assert page.evaluate(counts, time) == [busy, waiting]
+
+
+def test_what_is_below_the_strip_stays_where_it_is_at_every_moment(address: str, look: Looker) -> None:
+    page = look.open(address)
+    ready(page)
+    top = "document.querySelector('.stats').getBoundingClientRect().top"
+    tops, calm = set(), set()
+    for moment in range(0, 10001, 500):
+        page.fill("#moment", str(moment))
+        tops.add(page.evaluate(top))
+        calm.add(page.locator(".attention").inner_text().startswith("nothing needs attention"))
+    assert (len(tops), calm) == (1, {True, False})
 
 
 def test_the_slider_moves_the_whole_page(address: str, look: Looker) -> None:
@@ -107,7 +121,8 @@ def test_lists_and_trends_follow_the_log(log: Path, address: str, look: Looker) 
 def test_a_file_that_is_not_a_log_is_refused_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "x.parquet").write_text("no")
     command = [sys.executable, "-m", "berth", "view", str(tmp_path / "x.parquet")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    with forking():
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "is not a log of events" in done.stderr
     assert "Traceback" not in done.stderr

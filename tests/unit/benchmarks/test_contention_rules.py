@@ -90,6 +90,7 @@ def test_two_jobs_alike_keep_the_same(name):
     assert 0 < first <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in RULES if name != "none"])
 def test_a_rule_is_found_again_in_what_it_made(name):
     rule, rng = find_rule(name), np.random.default_rng(3)

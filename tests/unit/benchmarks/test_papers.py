@@ -65,7 +65,8 @@ def test_the_page_shows_where_dally_loses_and_its_best_mode(tmp_path):
     )
     assert f"and {CELLS - 2} more" in page
     assert "Its best mode is `dally, full`; `berth` over that mode: 1.11" in page
-    assert page.count("??? note") == 2 * CELLS
+    assert page.count("<details markdown") == page.count("</details>") == 2 + 3
+    assert len(re.findall(r"^\*\*\d+ racks?, congestion x", page, re.MULTILINE)) == 2 * CELLS
     assert "7 jobs per rack, 6 seeds per cell" in page
 
 
@@ -77,6 +78,26 @@ def test_every_marker_has_its_end_and_the_stored_pages_are_those_of_the_stored_f
         assert begins == ends
         stored = (ROOT / "docs" / name).read_text()
         assert without(stored, "training") == without(text, "training")
+
+
+def test_gates_of_messages_are_compared_with_the_one_that_never_shares():
+    points = [
+        {
+            "gate": gate,
+            "penalty": penalty,
+            "k": k,
+            "mean_jct_s": [factor * (100 + seed) for seed in range(SEEDS)],
+        }
+        for gate, factor in (("SRSF(1)", 1.0), ("SRSF(2)", 2.0), ("SRSF(n)", 3.0), ("Ada-SRSF", 0.5))
+        for penalty in papers_runs.PENALTIES
+        for k in papers_runs.SCATTERED
+    ]
+    about = {"seeds": SEEDS, "jobs": 9, "date": "2026-01-01", "took": "3 runs"}
+    table = papers_page.messages({"messages": {"about": about, "points": points}})
+    assert "9 jobs, 6 seeds" in table
+    assert "| SRSF(1), median | 1m42s |" in table
+    assert "| Ada-SRSF / SRSF(1) | 0.50 (0.50-0.50) | 0.50 (0.50-0.50) | 0.50 (0.50-0.50) |" in table
+    assert "| k = 4 | 1.00 (1.00-1.00) |" in table
 
 
 def without(page: str, name: str) -> str:
@@ -107,5 +128,6 @@ def test_the_quick_study_runs_from_the_simulations_to_the_page(tmp_path, monkeyp
         *papers_runs.LWF,
     }
     assert all(min(one["values"]["mean_jct_s"]) > 0 for one in points)
+    assert {one["gate"] for one in data["messages"]["points"]} == {*papers_page.GATES}
     assert {one["method"] for one in data["plans"]["points"]} == {"exact", "greedy", "cpu-only"}
     assert "1 seed per cell" in (tmp_path / "papers.md").read_text()

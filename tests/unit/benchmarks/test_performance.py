@@ -30,8 +30,17 @@ def figure(samples=(1.0, 2.0, 3.0, 4.0, 100.0), unit="s", **options):
     return results.figure("a table", "what", unit, samples, **options)
 
 
-def test_the_page_in_the_repository_is_made_from_the_stored_results():
-    assert (ROOT / "docs" / "performance.md").read_text() == page.make_page(page.stored())
+def test_the_pages_in_the_repository_are_made_from_the_stored_results():
+    assert (ROOT / "docs" / "performance.md").read_text() == page.make_summary(page.stored())
+    assert (ROOT / "docs" / page.FIGURES).read_text() == page.make_page(page.stored())
+
+
+def test_the_summary_is_one_page_and_has_a_figure_of_every_stored_benchmark():
+    found = page.stored()
+    assert [
+        one.name for one in page.BENCHMARKS if one.name in found and not page.headline(one, found[one.name])
+    ] == []
+    assert len(page.make_summary(found).splitlines()) <= 50
 
 
 def test_every_stored_result_is_that_of_a_benchmark():
@@ -98,7 +107,10 @@ def test_a_missed_bar_is_shown_as_missed_with_what_was_found(tmp_path):
     stored = results.load(tmp_path / "plan.json")
     assert stored.figures == (slow, fine)
     made = page.make_page({"plan": stored})
-    assert "| [Planning](#planning) | 1 of 2 | **MISSED** a table: what |" in made
+    summary = page.make_summary({"plan": stored})
+    assert "| [Planning](performance-figures.md#planning) |  | 1 of 2 |" in summary
+    assert "- **[Planning](performance-figures.md#planning).** *a table*: what." in summary
+    assert "1 of 2 bars are met, 1 missed." in summary
     assert "| what (a note) | 3 s | 1–100 | p99 ≤ 50: 100 | **MISSED** | a floor |" in made
     assert "| other | 3 s | 1–100 | ≥ 2.5 | met |  |" in made
     assert "Not measured yet: `make bench-live`." in made
@@ -129,6 +141,7 @@ def test_all_are_run_whatever_becomes_of_one_and_the_page_is_made(tmp_path, monk
     assert re.search(r"Planning +MISSED: speed", reported)
     assert re.search(r"The simulator +NOT MEASURED \(exit code 2\)", reported)
     assert re.search(r"The live controller +every bar met", reported)
-    assert (tmp_path / "performance.md").read_text() == page.make_page(page.stored(tmp_path))
+    assert (tmp_path / "performance.md").read_text() == page.make_summary(page.stored(tmp_path))
+    assert (tmp_path / page.FIGURES).read_text() == page.make_page(page.stored(tmp_path))
     assert set(page.stored(tmp_path)) == {"network", "plan", "live"}
     assert bench.run_all([one for one in wanted if one.name in ("network", "live")], tmp_path) == 0

@@ -145,6 +145,24 @@ def test_the_queue_shows_users_and_whole_ids_at_any_width(live, columns, monkeyp
     assert "needs 2 devices" in " ".join(" ".join(lines[below - 1 :]).split())
 
 
+@pytest.mark.parametrize("columns", [60, 66])
+def test_long_ids_have_a_line_of_their_own_and_are_not_split_in_reasons(columns):
+    from rich.console import Console
+
+    from berth.report.terminal import print_listing
+
+    out = Console(width=columns, file=io.StringIO())
+    long = "llm-pretraining-2026-11-18-second-attempt-of-three"
+    rows = [["1", "j1", "small", "alice", "8"], ["2", long, "large", "bob", "16"]]
+    notes = ["", f"needs 16 devices in one rack; starts in 2h when the job {long} ends"]
+    print_listing(out, ["#", "job", "name", "user", "gpus"], rows, left=4, note="why", notes=notes)
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= columns
+    assert sum(long in line for line in lines) == 2
+    at = next(at for at, line in enumerate(lines) if line.split()[-1:] == [long])
+    assert lines[at + 1].split() == ["2", "large", "bob", "16"]
+
+
 def test_states_have_colours_on_a_terminal_only():
     from rich.console import Console
 
@@ -265,6 +283,15 @@ def test_what_if_lists_the_jobs_that_gain_and_lose(live):
     shown = live("what-if", "--policy", "srtf")
     assert "Ends: 2 sooner, 1 later, 0 at the same time." in shown
     assert by_name["short"]["job"] in shown
+
+
+@pytest.mark.slow
+def test_a_job_that_failed_for_good_says_why_and_where_its_output_is(live):
+    job = submit(live, "--restarts", 0, "--env", "FAILS=1", seconds=0)
+    until(lambda: json.loads(live("why", job, "--json"))["state"] == "failed")
+    why = f"{job} is over: failed, its command exited with an error.\nIts output: berth logs {job}\n"
+    assert live("why", job) == why
+    assert f"its command exited with an error; its output: berth logs {job}" in live("queue", "--over")
 
 
 @pytest.mark.slow

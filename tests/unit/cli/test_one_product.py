@@ -102,6 +102,7 @@ def test_a_default_that_help_names_is_shown(berth):
     assert "[default: ($BERTH_STATE)]" in berth("queue", "--help")[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("example", EXAMPLES)
 def test_an_example_is_a_command_line_that_is_understood(example):
     command = typer.main.get_command(app)

@@ -17,7 +17,7 @@ def test_every_figure_has_a_source_with_a_year(name):
     device = entry.device
     if device.flops is not None or device.memory_bytes is not None or device.memory_bytes_per_s is not None:
         assert re.search(r"\b20[12]\d\b", entry.source)
-    assert (device.flops is None) == (entry.precision is None)
+    assert (device.flops is None) == (device.precision is None)
     assert (device.usd_per_hour is None) == (entry.price_source is None)
     if entry.price_source and entry.price_source != "berth's default":
         assert re.search(r"\b20[12]\d\b", entry.price_source)

@@ -465,10 +465,11 @@ def test_events_are_the_committed_records(service):
     records = []
     service.api.controller.listeners.append(lambda first, made: records.extend(made))
     service.alice.post("/api/v1/jobs", json=JOB)
-    assert records[0].kind == "submitted"
+    submitted = next(record for record in records if record.kind != "pass")  # a pass may be due at any moment
+    assert submitted.kind == "submitted"
     from berth.live.api.events import public
 
-    assert "secret command" not in json.dumps(public(records[0]))
+    assert "secret command" not in json.dumps(public(submitted))
 
 
 @pytest.mark.slow
@@ -575,6 +576,7 @@ def test_a_client_that_reconnects_after_a_restart_learns_of_the_gap(crank):
     assert heard(events, seq + 1, most=1) == [f"id: {seq + 2}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("asked", "status"),
     [

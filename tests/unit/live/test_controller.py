@@ -245,6 +245,16 @@ def test_any_of_several_types_will_do_and_no_other(crank, tmp_path):
     assert live.state_of(other) == "finished"
 
 
+@pytest.mark.parametrize("asked", [{"kind": "A100-40GB"}, {"any_of": ["a100-40gb"]}])
+def test_a_device_type_goes_by_the_names_that_it_has_in_plans(crank, tmp_path, asked):
+    (tmp_path / "c.yaml").write_text("machines: [{devices: {T4: 4}}, {devices: {A100-40GB: 4}}]")
+    live = crank(cluster=str(tmp_path / "c.yaml"))
+    job = live.submit(gpus=4, seconds=10, **asked)
+    live.step(1)
+    [seat] = live.state.attempts[live.state.jobs[job].token].seats
+    assert live.state.setup.device_type_names[seat.device_type] == "A100-40"
+
+
 def test_a_job_gets_cpu_cores_only_if_it_names_them(crank, tmp_path):
     (tmp_path / "c.yaml").write_text("machines: [{devices: {cpu-core: 8}}, {devices: {T4: 4}}]")
     live = crank(cluster=str(tmp_path / "c.yaml"))

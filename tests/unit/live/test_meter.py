@@ -74,6 +74,24 @@ def test_a_line_without_an_end_is_skipped(measured):
     assert reported(measured)["steps_by_tier"] == [{"tier": "machine", "count": 12, "seconds": 2.0}]
 
 
+def test_an_attempt_that_ends_between_two_reads_is_read_from_where_it_is_kept(crank, tmp_path):
+    live = crank()
+    live.meter = Meter(live.controller, tmp_path)
+    live.job = live.submit(gpus=2, seconds=1)
+    live.step()
+    folder = Folder(tmp_path, live.state.jobs[live.job].token)
+    live.attempt = folder.path
+    live.attempt.mkdir(parents=True)
+    report(live, 10, 0.5)
+    live.step(5, times=2)
+    assert live.job not in live.state.jobs
+    folder.archive()
+    assert [(row["count"], row["seconds"]) for row in reported(live)["steps"]] == [(10, 0.5)]
+    assert list(live.state.step_s.values()) == [{0: 0.5}]  # for the next job of its kind
+    assert len(reported(live)["steps"]) == 1
+    assert not live.meter._readings
+
+
 @pytest.mark.parametrize(
     "line", ["{", "[]", '{"count": 10}', '{"count": -1, "seconds": 1}', '{"count": 10, "seconds": NaN}']
 )

@@ -9,6 +9,7 @@ from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cluster", ["4x4:V100-16", "2x4x2:V100-16"], ids=["no such tier", "too small"])
 def test_a_job_whose_required_tier_is_gone_is_delayed_until_a_cluster_has_it(crank, cluster):
     live = crank()
@@ -45,6 +46,7 @@ def test_history_names_machines_and_tiers_as_they_were(crank):
     assert [event["tier"] for event in reported["events"] if event["kind"] == "start"] == ["network"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("before", ["placed", "evicted"])
 @pytest.mark.parametrize("last", [None, "1x4:V100-16", "2x4:V100-16"], ids=["up", "restarted", "enlarged"])
 def test_a_delayed_job_whose_stopping_attempt_finishes_has_ended(crank, before, last):

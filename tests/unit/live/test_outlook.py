@@ -71,7 +71,7 @@ def test_a_row_has_later_overtakers_and_how_they_overtake(crank):
     live.submit(gpus=4, seconds=5000, job="long")
     reported = outlook(live)
     assert reported.overtakers_of("big").first == (("short", IN_TIME),)
-    assert "overtaken by short: backfill, it ends before this job can start" in reported.sentence(
+    assert "will be overtaken by short: backfill, it ends before this job can start" in reported.sentence(
         "big", reported.expected.now
     )
     assert reported.expected.starts["big"] < reported.expected.starts["long"]
@@ -97,7 +97,7 @@ def test_equal_priorities_that_fit_sooner_are_not_called_backfill(crank):
     reported = outlook(live)
     assert reported.overtakers_of("big").first == (("long", FITS),)
     assert reported.sentence("big", reported.expected.now).endswith(
-        "when long ends; overtaken by long, which fits sooner"
+        "when long ends; will be overtaken by long, which fits sooner"
     )
 
 
@@ -113,7 +113,7 @@ def test_a_job_that_waits_for_one_rack_says_so_where_lower_priorities_start_befo
     assert reported.expected.starts["small"] < reported.expected.starts["first"]
     assert reported.expected.tiers["first"] == "rack"
     assert reported.sentence("first", now).startswith("needs 8 devices in one rack; none is free; starts in ")
-    assert "overtaken by small" in reported.sentence("first", now)
+    assert "will be overtaken by small" in reported.sentence("first", now)
     assert alone.expected.starts["first"] <= reported.expected.starts["first"]
 
 

@@ -207,6 +207,7 @@ def test_the_command_refuses_too_few_rows_with_one_message(tmp_path):
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.parametrize("model", ["bert", "cifar10", "deepspeech2", "imagenet"])
 def test_measured_placements_that_were_left_out_are_predicted_within_the_bar(shared_traces, model):

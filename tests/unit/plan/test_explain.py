@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
-from berth.plan.candidates import FIXED_PLANS, LEAST, candidates, fixed_plan_costs
+from berth.plan.candidates import FIXED_PLANS, LEAST, NEXT_BEST, candidates, fixed_plan_costs
 from berth.plan.explain import explain, plan_space, provenance, round_down
 from berth.plan.job import planned_job
 from berth.plan.pins import apply_pins
 from berth.plan.plan import schedule_for, with_counts
 from berth.plan.problem import LARGEST, DevicePool, make_problem
+from berth.plan.problem_json import parse_problem
 from berth.plan.profile import load_layer_profile
 from berth.plan.profile.job import job_profile_yaml
-from berth.plan.rental import cost_per_billion, rented_pools, throughput_range
+from berth.plan.rental import cost_per_billion, rented_pools, throughput_range, with_times_scaled
+from berth.plan.request import PlanRequest
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, get_method
-from berth.plan.solve import SearchOptions, no_plan_error, no_plan_reason, search
+from berth.plan.sensitivity import flips
+from berth.plan.solve import SearchOptions, Solution, no_plan_error, no_plan_reason, search
 from berth.plan.stage_reasons import device_mix, limit_of, limited_by, own_s, stage_reason
 from berth.plan.world import KEY_BYTES, WorldOptions
 from berth.plan.world_problem import problem_for
+from berth.report.plan import figure_lines
+from berth.report.plan_report import PlanReport
 from berth.units import format_bytes, format_rate, format_usd
 
 CTRDNN = load_layer_profile("ctrdnn")
@@ -359,6 +366,68 @@ def test_the_range_of_the_throughput_is_that_of_slower_and_faster_devices(slow):
     assert low < plan.throughput <= high * (1 + 1e-9)
     spread = CTRDNN.on(plan.stages[0].type_name).uncertainty
     assert low > plan.throughput / (1 + spread) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(("share", "missed"), [(1.0, True), (0.5, False)])
+def test_a_range_that_ends_below_the_throughput_says_so(share, missed):
+    outcome = exact(problem_for(CTRDNN, ["T4"], 1e6, options=ON_SERVERS), Budget())
+    low, _ = throughput_range(outcome.plan)
+    asked = outcome.plan.problem.at(1e6 * share)
+    assert (low < asked.throughput) is missed
+    request = PlanRequest(throughput=asked.throughput, model="ctrdnn", devices=("T4",))
+    report = PlanReport(Solution(request, asked, outcome), [], [], [])
+    line = next(text for text in figure_lines(report) if text.startswith("within the uncertainty"))
+    assert line.endswith("; the lower end misses the 1M/s asked for") is missed
+
+
+def test_a_stated_problem_has_no_uncertain_times_also_if_another_plan_costs_less_by_rounding():
+    layers = [{"name": f"fc{at}", "oct": [one, 4 * one], "odt": [0, 0]} for at, one in enumerate((0.3, 0.7))]
+    for layer in layers:
+        layer |= {"alpha": [0.9, 0.9], "beta": [0.9, 0.9]}
+    types = [{"name": "a", "usd_per_hour": 4.0}, {"name": "b", "usd_per_hour": 1.0}]
+    stated = {"batch": 100, "throughput": 50, "samples": 36000, "types": types, "layers": layers}
+    plan = exact(parse_problem(json.dumps(stated), "p.json"), Budget()).plan
+    cheaper = SimpleNamespace(cost_usd=plan.cost_usd * (1 - 1e-12), worker_counts=plan.worker_counts)
+    assert list(flips(plan, cheaper)) == []
+
+
+def test_the_choice_flips_where_the_sentence_says(fast):
+    outcome, _, sentences = fast
+    said = next(text for text in sentences if text.startswith("That is within the uncertainty"))
+    mix, name, percent = re.search(r"flips to (.*) if those of (\S+) are about (\d+)% longer", said).groups()
+    used = set(outcome.plan.worker_counts)
+    assert name in used
+    below, above = (
+        exact(with_times_scaled(FAST, {name: 1 + (int(percent) + more) / 100}), Budget()).plan
+        for more in (-3, 1)
+    )
+    assert set(below.worker_counts) == used
+    assert set(above.worker_counts) != used
+    assert mix.split()[1] in above.worker_counts
+
+
+def test_the_row_next_best_is_the_plan_of_the_sentence():
+    problem = make_problem(
+        batch=4096,
+        throughput=1e5,
+        fixed_usd_per_hour=0.08,
+        types=(DevicePool("cpu-core", 0.04, 768), DevicePool("T4", 0.526, 40), DevicePool("V", 2.0, 8)),
+        layers=("embedding", "fc1", "fc2"),
+        kinds=("embedding", "fc", "fc"),
+        oct_s=[[0.0125, 0.00068, 0.0005], [0.2, 0.004, 0.001], [0.1, 0.002, 0.0005]],
+        odt_s=[[0.019, 0.0061, 0.006], [0.01, 0.001, 0.001], [0.01, 0.001, 0.001]],
+        alpha=[1, 0.97, 0.97],
+        beta=[0.86, 0.89, 0.9],
+        cross_s=[0.0131, 0.001, 0.0],
+    )
+    outcome = exact(problem, Budget())
+    found = candidates(problem, outcome)
+    used = set(outcome.plan.worker_counts)
+    others = [one for one in found if one.plan and set(one.plan.worker_counts) != used]
+    row = min(others, key=lambda one: one.plan.cost_usd)
+    assert [one.name for one in found if NEXT_BEST in one.name] == [row.name] == [f"{NEXT_BEST}, heuristic"]
+    said = next(text for text in explain(outcome, found) if text.startswith("Next best"))
+    assert f"{device_mix(row.plan)} for {format_usd(row.plan.cost_usd)}" in said
 
 
 def test_cores_of_readers_are_named_where_only_gpus_were_asked_for():

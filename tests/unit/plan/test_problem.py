@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from berth.errors import InputError, UnknownNameError
+from berth.plan.plan import schedule_for, with_counts
 from berth.plan.problem import (
     FACTS,
     LARGEST,
@@ -138,3 +140,20 @@ def test_arrays_are_sums_over_layers_with_the_serial_part_at_the_empty_call():
     assert arrays.running[1, :, SHARDED_BYTES].tolist() == [0.0, 7.0, 15.0, 24.0]
     assert arrays.cross[0, :, 0].tolist() == [5.0 / batch, 6.0 / batch, 0.0]
     assert arrays.memory.tolist() == [np.inf, np.inf]
+
+
+def test_the_guide_states_the_formula_that_plans_are_judged_by():
+    guide = (Path(__file__).parents[3] / "docs/guides/planning.md").read_text()
+    assert "(cross of the layer before it + cross of its last layer) / k" in guide
+    of = problem(oct_s=0.01, odt_s=[[1.0], [2.0], [4.0]], cross_s=[8.0, 16.0, 32.0], fixed_usd_per_hour=0.25)
+    cuts, replicas = [(0, 0, 0), (1, 1, 1), (2, 2, 0)], [2, 3, 4]
+    plan = with_counts(of, schedule_for(of, 3, 1), cuts, replicas)
+    before, after = [0.0, 8.0, 16.0], [8.0, 16.0, 0.0]
+    steps = [
+        odt * (1 - 0.8 + 0.8 / k) + (first + last) / k
+        for odt, k, first, last in zip([1.0, 2.0, 4.0], replicas, before, after, strict=True)
+    ]
+    assert [stage.time_s * of.batch for stage in plan.stages] == pytest.approx(steps)
+    usd_per_hour = 0.25 + 2 * 0.5 + 3 * 2.5 + 4 * 0.5
+    assert plan.usd_per_hour == pytest.approx(usd_per_hour)
+    assert plan.cost_usd == pytest.approx(usd_per_hour * 1e9 / (10 / max(steps)) / 3600)

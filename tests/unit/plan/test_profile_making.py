@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from datetime import date
+from functools import partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from berth.plan.profile.measure import Measurements, ProfilingTask, environment,
 from berth.plan.profile.timing import Timing, chain_states, summarize, time_layer, without_tables
 from berth.plan.threads import single_thread
 from berth.testing.accelerator import SPEED, register
+from berth.train.measure.row_storage import new_row_s
 from berth.zoo import load_model, make_model
 
 OWN = """
@@ -354,8 +356,12 @@ def test_a_mistake_is_one_message_and_exit_code_two(capsys, monkeypatch, argumen
 @pytest.mark.slow
 def test_this_machine_is_measured_and_forgotten(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("berth.train.measure.host._EXTRA_S", 0.0)  # what other tests disturb is not repeated
-    monkeypatch.setattr("berth.train.measure.rows.ROWS", 300_000)
+    # What other tests disturb is not repeated, and nothing is measured for long: the figures do not matter here.
+    sizes = {"host._EXTRA_S": 0.0, "contention._LEAST_S": 0.01, "loop._STEPS": 8}
+    sizes |= {"rows.ROWS": 100_000, "rows.SIZES": (1_024, 16_384, 65_536)}
+    sizes |= {"host.new_row_s": partial(new_row_s, 65_536)}
+    for name, size in sizes.items():
+        monkeypatch.setattr(f"berth.train.measure.{name}", size)
     code, out, _ = run(capsys, monkeypatch, "--here", "nce", "--repeats", "1")
     assert code == 0
     assert "planning uses them from now on" in out

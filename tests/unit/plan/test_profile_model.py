@@ -79,14 +79,14 @@ def test_launches_and_weights_do_not_divide():
 @pytest.mark.parametrize("name", known_devices())
 def test_every_device_with_figures_can_be_modelled_and_has_a_link_with_a_source(name):
     entry = known_devices()[name]
-    assert (entry.link_bytes_per_s is None) == (entry.link_source is None)
+    assert (entry.device.link_bytes_per_s is None) == (entry.link_source is None)
     if entry.device.flops is None or entry.device.memory_bytes_per_s is None:
         with pytest.raises(InputError, match="is not known"):
             device_speeds(name)
     else:
-        assert entry.link_bytes_per_s is not None
-        assert entry.fp32_flops is not None
-        assert entry.fp32_flops <= entry.device.flops
+        assert entry.device.link_bytes_per_s is not None
+        assert entry.device.fp32_flops is not None
+        assert entry.device.fp32_flops <= entry.device.flops
         assert modelled_times([FC, EMB], 64, BATCHES, name).compute.kind == "modelled"
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from berth.cluster import known_devices
 from berth.plan.world import WorldOptions
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -37,6 +38,19 @@ def test_only_figures_are_masked():
 def test_the_page_is_current(script):
     written = script.PAGE.read_text()
     assert masked(written) == masked(script.page()), "run `make docs-plan`"
+
+
+def test_the_page_names_every_price_that_is_not_a_list_price(script):
+    default = {
+        name for name in ("cpu-core", *script.GPUS) if known_devices()[name].price_source == "berth's default"
+    }
+    assert default == {"cpu-core", "V100-16"}
+    said = " ".join(script.PAGE.read_text().split())
+    assert "V100 and CPU core are berth's defaults" in said
+    assert "prices are list prices" not in said
+    assert "g4dn.xlarge, 1 GPU" in known_devices()["T4"].price_source
+    assert script.machine_of("T4").size > 1
+    assert "T4 is the list price of a smaller machine with one T4" in said
 
 
 @pytest.mark.parametrize("rate", [3e5, 3e6])

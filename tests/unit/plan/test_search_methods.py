@@ -404,6 +404,7 @@ def optimum(given: Problem) -> Outcome:
     return outcome
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "exact"])
 def test_every_plan_is_feasible_and_costs_at_least_the_optimum(name, mode):
@@ -548,6 +549,31 @@ def test_methods_without_a_plan_say_why():
         problem(throughput=1e9), Budget(20, 5.0), ["random", "greedy", "static-servers"]
     )
     assert all(one.cost_usd is None and one.note for one in results)
+
+
+def test_the_page_of_a_comparison_begins_with_a_verdict_and_says_why_there_is_no_plan():
+    from berth.plan.bench import Case, Result
+    from berth.report.plan_bench import Comparison, comparison_page
+
+    def result(method, group, label, cost, note=""):
+        case = Case(group, label, int(label), problem())
+        return Result(case, method, cost, cost, int(cost is not None), 1, 10, 0.5, note)
+
+    results = [
+        result(name, group, "8", cost, "" if cost else "too few <cores>")
+        for group in ("layers", "types")
+        for name, cost in (("exact", 2.0), ("near", 2.01), ("far", 3.0), ("none", None))
+    ]
+    shown = Comparison(results, [])
+    assert shown.in_short() == [
+        "exact finds the optimum of 2 of 2 problems, each in 500ms of CPU time at most.",
+        "Of the 3 other methods, 1 (near) is within 1 % of it on all of them, and 1 (none) finds no plan for at least "
+        "one.",
+    ]
+    assert shown.without_plan() == ["none: too few <cores> (8 layers, 8 types)"]
+    page = comparison_page(shown)
+    assert page.index("In short") < page.index("By number of layers")
+    assert "too few &lt;cores&gt; (8 layers, 8 types)" in page
 
 
 def test_an_assignment_is_computed_once_however_often_a_search_comes_back_to_it():

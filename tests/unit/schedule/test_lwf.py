@@ -108,3 +108,46 @@ def test_no_job_shares_a_link_with_two_others_or_with_one_as_large(seed):
         if mine:
             crossing[event["job"]] = mine
     assert joined > 0
+
+
+def places(rows: list, machines: Any, policy: str) -> list[list[str]]:
+    """Where each job started, in order of starts; without a network, so that no link holds a job back."""
+    run = check_policy(load_policy(policy), jobs(rows), cluster(machines), Setting(network="off"))
+    log = event_frame(run)
+    return [sorted(one) for one in log.filter(log["event"] == "started")["places"].to_list()]
+
+
+def on(*machines: int) -> list[str]:
+    """A device of each machine, in the form of the log: several of one machine are one entry."""
+    return sorted(f"m{machine}:{machines.count(machine)}" for machine in set(machines))
+
+
+TWO_RACKS = [[4, 4], [4, 4]]
+
+
+@pytest.mark.parametrize(
+    ("policy", "pair", "four", "six"),
+    [
+        ("lwf", on(0, 0), on(1, 1, 1, 1), on(2, 2, 2, 2, 3, 3)),
+        ("lwf:k=0", on(0, 0), on(1, 1, 1, 1), on(2, 2, 2, 2, 3, 3)),
+        ("lwf:k=2", on(0, 1), on(2, 2, 2, 2), on(0, 0, 0, 1, 1, 1)),
+        ("lwf:k=4", on(0, 1), on(0, 1, 2, 3), on(2, 2, 2, 3, 3, 3)),
+        ("lwf:k=6", on(0, 1), on(0, 1, 2, 3), on(0, 1, 2, 2, 3, 3)),
+    ],
+)
+def test_gangs_of_at_most_k_devices_are_scattered_over_the_emptiest_machines(policy, pair, four, six):
+    rows = [(0, 2, 1000), (1, 4, 1000), (2, 6, 1000)]
+    assert places(rows, TWO_RACKS, policy) == [pair, four, six]
+
+
+def test_a_scattered_gang_stays_together_where_one_machine_is_far_emptier():
+    rows = [(0, 3, 1000), (1, 2, 1000)]
+    assert places(rows, [[2, 2, 8]], "lwf:k=2") == [on(2, 2, 2), on(2, 2)]
+
+
+def test_a_scattered_gang_takes_what_is_left():
+    rows = [(0, 7, 1000), (1, 5, 1000), (2, 4, 10)]
+    first, second, third = places(rows, TWO_RACKS, "lwf:k=16")
+    assert first == on(0, 0, 1, 1, 2, 2, 3)
+    assert second == on(0, 1, 2, 3, 3)
+    assert third == on(0, 1, 2, 3)

@@ -18,6 +18,7 @@ from berth.schedule.policies.preferences import Preferred, Required, Switches
 from berth.schedule.policies.shortest import Sjf, Srsf, Srtf
 from berth.schedule.policies.themis import Themis
 from berth.schedule.policies.tiresias import Tiresias
+from berth.schedule.records import EstimateKind
 from berth.schedule.world import new_jobs
 
 
@@ -175,6 +176,26 @@ def test_a_job_that_cant_be_moved_later_reckons_with_busy_links(movable, expecte
     """1000 s at 1.1 times the time lose 100 s, against half of a wait of 300 s; with the risk they lose 700 s."""
     job = Case(estimated_remaining_s=1000.0, typical_gpu_s=1e12, slowdown=(1.0, 1.1), movable=movable)
     assert Berth.spread(job, 1, 300.0, 0.0, Berth(risk=0.5)) == expected
+
+
+@pytest.mark.parametrize("kind", EstimateKind)
+@pytest.mark.parametrize("movable", [0, 1])
+@pytest.mark.parametrize("widest", [1.005, 1.02])
+def test_a_job_that_may_run_for_weeks_and_cant_be_moved_spreads_only_if_no_distance_slows_it(
+    kind, movable, widest
+):
+    """At tier 1 it is as fast as at tier 0, and would wait for 10,000 s."""
+    job = Case(
+        estimated_remaining_s=1000.0,
+        typical_gpu_s=1e12,
+        slowdown=(1.0, 1.0, widest),
+        movable=movable,
+        estimate_kind=kind,
+    )
+    spreads = Berth.spread(job, 1, 1e4, 0.0, Berth())
+    assert spreads == (movable == 1 or kind != EstimateKind.NONE or widest < 1.01)
+    by_arrival = Berth(order_by=Rank.FIFO)
+    assert Berth.spread(job, 1, 1e4, 0.0, by_arrival) == 1
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ DEFAULTS = {
     "reserve_after_s": math.inf,
     "reserve_share": math.inf,
     "worst_fit": 0,
+    "scatter_up_to": 0,
     "link_ratio": math.inf,
     "learn_timers": 0,
     "eviction_s": 40.0,
@@ -77,6 +78,8 @@ READ = {
     "spread": (Rules(relax_locality=True), {"relax_locality": 1}),
     "shapes": (Rules(imbalance_tolerance=0.1), {"imbalance_tolerance": 0.1}),
     "worst fit": (Rules(worst_fit=True), {"worst_fit": 1}),
+    "scatter": (Rules(scatter_up_to=4), {"scatter_up_to": 4}),
+    "scatter all": (Rules(scatter_up_to=math.inf), {"scatter_up_to": 1 << 30}),
     "links": (Rules(link_ratio=0.5), {"link_ratio": 0.5}),
     "timers": (Rules(learn_timers=True), {"learn_timers": 1}),
     "running": (Rules(wake_running=True), {"wake_running": 1}),
@@ -94,7 +97,7 @@ def test_each_rule_sets_its_fields_and_no_others(name):
 
 
 def test_every_field_of_the_record_is_one_of_these():
-    set_by_the_world = {"has_tie_break", "has_update", "uses_cluster", "ranks_by_cluster"}
+    set_by_the_world = {"has_tie_break", "has_update", "uses_cluster", "ranks_by_cluster", "static_gain"}
     by_gain = {"gain_margin", "min_run_s", "eviction_interval_s", "victims_by_order"}
     assert set(RULES.names) == set(DEFAULTS) | by_gain | set_by_the_world
 
@@ -104,6 +107,7 @@ WRONG: list[tuple[Any, str, str]] = [
     (lambda: Rules(blocked=1), "rule blocked is 1", "write blocked=Blocked."),
     (lambda: Rules(wake_running=1), "rule wake_running is 1", "write True or False"),
     (lambda: Rules(worst_fit=None), "rule worst_fit is None", "write True or False"),
+    (lambda: Rules(scatter_up_to=-1), "rule scatter_up_to is -1", "write a number, 0 or more"),
     (lambda: Rules(link_ratio=-1), "rule link_ratio is -1", "write a number, 0 or more"),
     (lambda: Rules(link_ratio=math.nan), "rule link_ratio is nan", "write a number, 0 or more"),
     (lambda: Rules(link_ratio=True), "rule link_ratio is True", "write a number, 0 or more"),

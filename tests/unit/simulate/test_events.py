@@ -11,7 +11,7 @@ import pytest
 
 from berth.errors import InputError
 from berth.schedule.policies.registry import load_policy
-from berth.simulate.events import SCHEMA, digest, event_frame, read_events, write_events
+from berth.simulate.events import SCHEMA, digest, event_frame, read_events, read_facts, write_events
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, faults, jobs
 from berth.testing.policies import EXERCISES
@@ -50,6 +50,17 @@ def test_a_log_survives_its_file(tmp_path):
     again = read_events(tmp_path / "events.parquet")
     assert again.equals(event_frame(run), null_equal=True)
     assert digest(again) == digest(event_frame(run))
+
+
+def test_the_name_of_a_log_is_not_a_pattern(tmp_path):
+    runs = [
+        simulate(jobs([(0, 3, seconds)]), cluster([2, 2]), EXERCISES["fit-first"], LOGGED)
+        for seconds in (50, 60)
+    ]
+    for run, name in zip(runs, ("log[1].parquet", "log1.parquet"), strict=True):
+        write_events(run, tmp_path / name)
+    assert read_events(tmp_path / "log[1].parquet").equals(event_frame(runs[0]), null_equal=True)
+    assert read_facts(tmp_path / "log[1].parquet") is not None
 
 
 def test_an_empty_log_is_a_table_too():

@@ -77,7 +77,10 @@ def test_an_estimate_of_the_user_counts_as_far_as_earlier_ones_were_right():
     assert last_honest["spread_row"] < last_wild["spread_row"]
 
 
-@pytest.mark.parametrize("policy", ["srtf", "tiresias", "gandiva", "dally", "berth", "optimus", "themis"])
+@pytest.mark.parametrize(
+    "policy",
+    ["srtf", "tiresias", "gittins", "gandiva", "dally", "berth", "berth:order=las", "optimus", "themis"],
+)
 def test_a_job_that_cant_be_preempted_keeps_its_place(policy):
     rows = [(10 * k, 1 + k % 4, 4000 - 300 * k, ("vgg16", "bert-large")[k % 2]) for k in range(12)]
     machines = cluster([[4, 4], [4, 4]])
@@ -88,6 +91,7 @@ def test_a_job_that_cant_be_preempted_keeps_its_place(policy):
     setting = Setting(congestion=20.0, preemptible=0.0)
     figures = summarise(simulate(jobs(rows), machines, load_policy(policy), setting))
     assert (figures.evictions, figures.moves) == (0, 0)
+    assert figures.finished == len(rows)
 
 
 def test_a_trace_says_which_jobs_can_be_preempted():

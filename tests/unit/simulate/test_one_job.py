@@ -172,6 +172,7 @@ TWO, FOUR, EIGHT = (
 POLICIES = ["berth", "fifo", "srtf", "tiresias", "gandiva"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_order_of_alternatives_and_one_that_never_fits_change_nothing(policy):
     machines = cluster([[4, 4], [4, 4]])
@@ -452,12 +453,51 @@ def test_alternatives_keep_to_links_that_few_share():
     assert first_starts(done) == [0.0, 1000.0]
 
 
-@pytest.mark.parametrize(("gangs", "taken"), [(40, "P100"), (0, "V100")])
-def test_a_faster_type_is_left_to_gangs_that_lately_started_on_a_slower_one(gangs, taken):
-    """While j0 held all V100 gangs began on P100: the next job with alternatives takes the type that they need less."""
-    either = offer(1000, shape(1.0, {"V100": 4}, name="V100"), shape(1.2, {"P100": 4}, name="P100"))
-    rows = [(0.0, either), *((10.0 * (number + 1), (1, 50.0)) for number in range(gangs)), (1500.0, either)]
-    done = run(trace(rows), cluster([{"P100": 4, "V100": 4}]))
-    shapes = event_frame(done).filter(pl.col("event") == "started")
-    assert shapes.filter(pl.col("job") == "j0")["shape"][0] == "V100"
-    assert shapes.filter(pl.col("job") == f"j{gangs + 1}")["shape"][0] == taken
+# Gangs beside jobs with alternatives choose among device types
+
+TYPES_OF_GANGS = [{"T4": 4, "V100": 4}]
+APART = replace(SETTING, network="off", reference_device="T4")
+
+
+def held_types(done, job: str) -> list[str]:
+    log = event_frame(done).filter((pl.col("job") == job) & pl.col("event").is_in(["started", "moved"]))
+    return log["device"].to_list()
+
+
+def beside_gang(shapes: int, seconds: float, until: float) -> Trace:
+    """j0 holds all V100 `until` then, whatever others need; j1 is a gang of this many seconds on T4."""
+    on_v100 = [shape(1.0, {"V100": 4}, name="V100"), shape(9.0, {"T4": 4}, name="T4")][:shapes]
+    rows = [(0.0, offer(until, *on_v100)), (1.0, (4, seconds))]
+    return trace(rows, preemptible=[0, 1])
+
+
+@pytest.mark.parametrize("shapes", [1, 2])
+def test_a_gang_waits_for_a_faster_type_that_comes_free_soon(shapes):
+    done = run(beside_gang(shapes, 5000.0, 100.0), cluster(TYPES_OF_GANGS), setting=APART)
+    assert held_types(done, "j1") == ["V100-16"]
+    assert first_starts(done)[1] == 100.0
+
+
+def test_a_gang_moves_to_a_faster_type_that_comes_free_and_pays_for_the_restore():
+    machines = cluster(TYPES_OF_GANGS)
+    done = run(beside_gang(2, 50_000.0, 40_000.0), machines, setting=APART)
+    assert held_types(done, "j1") == ["T4", "V100-16"]
+    assert done.records["end_s"][1] < 47_000.0
+    short = run(beside_gang(2, 40_010.0, 40_000.0), machines, setting=APART)
+    assert held_types(short, "j1") == ["T4"]  # what is left is less than a restore takes
+
+
+def test_a_gang_without_jobs_with_shapes_beside_it_starts_where_devices_are_free_and_stays():
+    rows = [(0.0, (4, 100.0)), (1.0, (4, 60_000.0)), *((1000.0 * at, (1, 1.0)) for at in range(1, 12))]
+    done = run(trace(rows), cluster(TYPES_OF_GANGS), setting=APART)
+    assert done.records["moves"].sum() == 0
+    assert first_starts(done)[:2] == [0.0, 1.0]
+
+
+def test_of_shapes_that_end_at_nearly_the_same_time_the_cheaper_is_taken():
+    rows = [(0.0, offer(1000, shape(1.0, {GPU: 4}, name="four"), shape(0.97, {GPU: 8}, name="eight")))]
+    machines = cluster([[4, 4]])
+    price = replace(machines.device_types[0], usd_per_hour=1.0)
+    for kinds, taken in ((machines.device_types, "eight"), ((price,), "four")):
+        done = run(trace(rows), replace(machines, device_types=kinds))
+        assert shapes_of(done) == [taken]

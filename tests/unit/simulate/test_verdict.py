@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from berth.report.verdict import tail, verdict
+from berth.report.verdict import idle, tail, verdict
 from berth.schedule import load_policy
 from berth.simulate.metrics import summarise
 from berth.simulate.run import Setting, simulate
@@ -55,3 +55,11 @@ def test_the_few_jobs_that_make_the_makespan_are_named():
     late = sorted(ends, key=ends.get)[-2:]
     assert all(job in said for job in late)
     assert tail(run_of(SHORT), "fifo") is None
+
+
+def test_policies_that_make_no_job_wait_are_said_to_be_idle(summary):
+    free = summarise(run_of([(1000 * at, 1, 100) for at in range(20)]))
+    assert idle([free, free]).startswith("No job waits under any policy")
+    assert idle([free, summary]) is None  # one of them has jobs that wait
+    assert idle([free]) is None
+    assert idle([free, dataclasses.replace(free, unfinished=("j3",))]) is None

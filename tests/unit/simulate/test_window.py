@@ -44,6 +44,7 @@ def trace():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["fifo", "berth"])
 def test_a_window_changes_no_result(trace, policy):
     cluster = load_cluster("2x2x4:A100")

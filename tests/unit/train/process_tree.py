@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+from forked import NAME
+
 
 def signal_all(root: int, number: signal.Signals) -> int:
     """Signals a process and all its descendants, the youngest generation first; returns how many there were."""
@@ -19,8 +21,28 @@ def signal_all(root: int, number: signal.Signals) -> int:
     return len(found)
 
 
+def children(parent: int) -> list[int]:
+    """The processes that a process has started and that are there, the first one first."""
+    found = [
+        process
+        for process in Path("/proc").iterdir()
+        if process.name.isdigit() and _parent(process) == parent
+    ]
+    return sorted((int(process.name) for process in found), key=_start)
+
+
 def _parent(process: Path) -> int:
+    name, _, facts = _stat(process)
+    return 0 if name == NAME.decode() else int(facts.split()[1])
+
+
+def _start(process: int) -> tuple[int, int]:
+    return int(_stat(Path(f"/proc/{process}"))[2].split()[19]), process
+
+
+def _stat(process: Path) -> tuple[str, str, str]:
+    """Its name and its facts; of one that has ended those of one without a parent."""
     try:
-        return int((process / "stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:  # it has ended
-        return 0
+        return (process / "stat").read_text().partition("(")[2].rpartition(") ")
+    except OSError:
+        return "", "", "Z 0" + " 0" * 20

@@ -49,6 +49,7 @@ def flip(path) -> None:
     path.write_bytes(content)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [1, 2, 3, 9])
 @pytest.mark.parametrize("full_every", [1, 3, 8, 100])
 def test_from_the_second_checkpoint_on_two_full_chains_are_kept(small, tmp_path, keep, full_every):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 
 import numpy as np
@@ -120,6 +121,44 @@ def test_mistakes_get_one_message(run, tmp_path):
         with pytest.raises(InputError, match=message):
             berth("predict", *arguments)
     assert not out.exists()
+
+
+@pytest.mark.slow
+def test_ids_as_text_are_refused_by_a_model_of_ids_as_numbers(run, tmp_path):
+    folder, test = run[0], tmp_path / "test.csv"
+    pl.read_parquet(folder / "test.parquet").write_csv(test)
+    message = "ids of column 'C0', .* are text in this file, but numbers in the training data"
+    for command in ("evaluate", "predict"):
+        out = ("--out", tmp_path / "out.csv") if command == "predict" else ()
+        with pytest.raises(InputError, match=message):
+            berth(command, folder / "saved", "--data", test, *out)
+    with pytest.raises(InputError, match=message):
+        berth("train", "ctrdnn-8", "--batch", 64, "--data", folder / "train.parquet", "--eval", test)
+
+
+@pytest.mark.slow
+def test_a_damaged_checkpoint_is_reported(run, tmp_path):
+    folder, saved = run[0], tmp_path / "saved"
+    shutil.copytree(folder / "saved", saved)
+    with (saved / "step-000000000005" / "dense.bin").open("r+b") as file:
+        file.seek(100)
+        file.write(b"\xde\xad\xbe\xef")
+    data = ("--data", folder / "test.parquet")
+    for command in (
+        ("evaluate", saved, *data),
+        ("predict", saved, *data, "--out", tmp_path / "out.csv"),
+        ("export", saved, "dlrm", "--out", tmp_path / "served"),  # refused afterwards: of a different model
+        ("table", "info", saved),
+        ("table", "export", saved, tmp_path / "rows.parquet", "--dense", tmp_path / "both.pt"),
+        ("table", "export", saved, "--dense", tmp_path / "weights.pt"),
+        ("table", "shrink", saved, tmp_path / "small", "--shorter-than", "0.01"),
+        ("table", "diff", saved, run[0] / "saved", "--other-step", "5"),
+        ("table", "diff", run[0] / "saved", saved, "--step", "5"),
+    ):
+        result = CliRunner().invoke(app, [str(argument) for argument in command])
+        reported = result.stderr.splitlines()[:2]
+        assert reported[0].startswith("checkpoint of step 5 can't be used: dense.bin ")
+        assert reported[1] == "falling back to step 4"
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import numpy as np
 import polars as pl
@@ -19,8 +20,10 @@ from typer.testing import CliRunner
 
 from berth.cli.main import app, main
 from berth.errors import InputError, UnknownNameError
+from berth.train import started_by
+from berth.train.checkpoint import cleared
 from berth.train.data.clicks import ClickStream
-from preloaded import programs
+from preloaded import forking, programs
 
 SMALL = ["train", "ctrdnn-8", "--batch", "64"]
 
@@ -67,6 +70,7 @@ def test_json_has_the_same_information():
     assert document["bad_rows"] == 0
 
 
+@pytest.mark.slow
 def test_a_training_goes_on_from_its_folder_and_comes_to_the_same(run, tmp_path):
     whole = reported(*SMALL, "--steps", 14)
     resumed = reported(*SMALL, "--steps", 14, "--checkpoint", run, "--resume")
@@ -161,11 +165,12 @@ def command(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_sigterm_is_a_preemption_saved_and_exit_code_zero(tmp_path):
     arguments = [*SMALL, "--steps", "1000000", "--checkpoint", str(tmp_path / "run")]
     log = tmp_path / "log.csv"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "berth.cli.main", *arguments, "--csv", str(log)],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    with forking():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "berth.cli.main", *arguments, "--csv", str(log)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     while not log.exists() or log.read_text().count("\n") < 2:  # it trains
         assert process.poll() is None
         time.sleep(0.05)
@@ -182,13 +187,14 @@ def test_sigterm_is_a_preemption_saved_and_exit_code_zero(tmp_path):
 def test_ctrl_c_saves_and_says_how_to_go_on(config, tmp_path, ctrl_c):
     arguments = [*SMALL, "--steps", "1000000", "--checkpoint", str(tmp_path / "run"), *config]
     log = tmp_path / "log.csv"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "berth", *arguments, "--fresh", "--csv", str(log)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        process_group=0,
-    )
+    with forking():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "berth", *arguments, "--fresh", "--csv", str(log)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
     while not log.exists() or log.read_text().count("\n") < 2:  # it trains
         assert process.poll() is None
         time.sleep(0.05)
@@ -246,11 +252,46 @@ def test_fresh_throws_away_what_was_saved(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_restart_by_torchrun_keeps_what_the_first_attempt_saved(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("job", "counter", "first"),
+    [
+        ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", 0),
+        ("BERTH_JOB", "BERTH_ATTEMPT", 1),
+        ("SLURM_JOB_ID", "SLURM_RESTART_COUNT", 0),
+    ],
+    ids=["torchrun without a store", "a berth job", "a Slurm job that is requeued"],
+)
+def test_a_restart_deletes_what_others_saved_and_keeps_what_its_first_attempt_did(
+    tmp_path, monkeypatch, job, counter, first
+):
     arguments = [*SMALL, "--steps", 3, "--checkpoint", tmp_path / "run"]
     berth(*arguments)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert reported(*arguments, "--fresh")["resumed_from"] == 3
+
+    def resumed_from(name: str, attempt: int) -> int | None:
+        """Run the command as if in a process of its own."""
+        monkeypatch.setattr(cleared, "_started", Counter())
+        started_by._process_name.cache_clear()
+        monkeypatch.setenv(job, name)
+        monkeypatch.setenv(counter, str(attempt))
+        step: int | None = reported(*arguments, "--fresh")["resumed_from"]
+        return step
+
+    assert resumed_from("j1", first + 1) is None  # its first attempt ended before it deleted anything
+    assert resumed_from("j1", first + 2) == 3
+    assert resumed_from("j1", first) is None
+    assert resumed_from("j1", first + 1) == 3
+    assert reported(*arguments, "--fresh")["resumed_from"] is None  # another run of the same attempt
+    assert resumed_from("j2", first + 1) is None
+
+
+@pytest.mark.slow
+def test_workers_that_the_launcher_restarts_keep_what_they_have_saved(tmp_path, monkeypatch):
+    arguments = [*SMALL, "--steps", 3, "--checkpoint", tmp_path / "run", "--fresh"]
+    berth(*arguments)
+    for name, expected in (("l1", None), ("l1", 3), ("l2", None), ("l2", 3)):
+        monkeypatch.setattr(cleared, "_started", Counter())
+        monkeypatch.setenv("BERTH_TRAIN_LAUNCHER", name)
+        assert reported(*arguments)["resumed_from"] == expected
 
 
 class TestTables:
@@ -325,7 +366,10 @@ def exported(run, folder):
 def test_a_killed_process_started_again_comes_to_the_same_figures(tmp_path):
     arguments = [*SMALL, "--steps", "400", "--json"]
     saving = [*arguments, "--checkpoint", str(tmp_path / "run"), "--checkpoint-every", "5"]
-    process = subprocess.Popen([sys.executable, "-m", "berth.cli.main", *saving], stdout=subprocess.DEVNULL)
+    with forking():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "berth.cli.main", *saving], stdout=subprocess.DEVNULL
+        )
     while len(list((tmp_path / "run").glob("step-*/manifest.json"))) < 3:
         assert process.poll() is None
         time.sleep(0.01)

@@ -109,6 +109,39 @@ def test_roles_left_out_are_inferred_and_given_ones_complete(files):
     assert Layout.from_json(layout.to_json()) == layout
 
 
+def test_ids_that_are_text_are_not_those_that_are_numbers(files):
+    roles = {"labels": "click", "slots": ["user_id", "city"], "multi": ["tags"], "dense": []}
+    saved = {
+        name: FileStream(files / name, columns=roles).describe()["columns"]
+        for name in ("log.parquet", "log.csv")
+    }
+    for name, other, message in (
+        (
+            "log.parquet",
+            "log.csv",
+            "ids of column 'user_id', 'tags' are numbers in this file, but text in the training",
+        ),
+        (
+            "log.csv",
+            "log.parquet",
+            "ids of column 'user_id', 'tags' are text in this file, but numbers in the training",
+        ),
+    ):
+        FileStream(files / name, columns=Layout.from_json(saved[name]))
+        with pytest.raises(InputError, match=message) as error:
+            FileStream(files / name, columns=Layout.from_json(saved[other]))
+        assert "convert" in error.value.hint
+        del saved[other]["number_ids"]  # as in a checkpoint of an earlier version
+        FileStream(files / name, columns=Layout.from_json(saved[other]))
+        saved[other] = FileStream(files / other, columns=roles).describe()["columns"]
+    (files / "roles.yaml").unlink()
+    (files / "log.tsv.gz").unlink()
+    with pytest.raises(
+        InputError, match=r"log\.parquet: ids .* are numbers in this file, but text in .*log\.csv"
+    ):
+        whole(FileStream(files, columns=roles))
+
+
 def test_groups_and_patterns_are_inputs_by_name(files):
     slots, dense = "{user: [user_id], where: [city]}", "{money: [pri*], rest: [age, w]}"
     columns = f"{{labels: click, slots: {slots}, multi: [], dense: {dense}}}"
@@ -177,18 +210,56 @@ def test_a_bad_value_is_reported_with_row_column_and_value(tmp_path, name):
 
 
 def test_text_that_is_not_a_number_is_a_bad_row(tmp_path):
-    (tmp_path / "log.csv").write_text("click,price,city\n1,2.5,a\n0,cheap,b\n\n1,,c\n")
+    """Wherever it is: the types of columns are inferred from the first 100 lines."""
     columns = "{labels: click, slots: [city], dense: [price]}"
-    with pytest.raises(InputError, match=r"'price' .* has type String"):  # by its first lines
-        FileStream(tmp_path / "log.csv", columns=columns)
-    rows = "".join(f"{row % 2},{row}.5,a\n" for row in range(200))
-    (tmp_path / "log.csv").write_text(f"click,price,city\n{rows}0,cheap,b\n\n1,,c\n")
-    stream = FileStream(tmp_path / "log.csv", columns=columns)
-    assert next(stream.batches(1000, 0, Share(), 0)).examples == 201
-    assert [text.partition(": ")[2] for text in stream.first_bad] == [
-        "column 'price': 'cheap' is not a number",
-        "column 'click': a label is 0 or 1, got nothing",
+    rows = [f"{row % 2},{row}.5,a" for row in range(200)]
+    for line in (2, 6, 180):
+        lines = [
+            "click,price,city",
+            *rows[: line - 2],
+            "0,cheap,b",
+            "",
+            "maybe,1,b",
+            "1,,c",
+            *rows[line - 2 :],
+            "",
+        ]
+        (tmp_path / "log.csv").write_text("\n".join(lines))
+        stream = FileStream(tmp_path / "log.csv", columns=columns)
+        assert next(stream.batches(1000, 0, Share(), 0)).examples == 201
+        assert stream.first_bad == [
+            f"{tmp_path / 'log.csv'}:{line}: column 'price': 'cheap' is not a number",
+            f"{tmp_path / 'log.csv'}:{line + 1}: column 'click': a label is 0 or 1, got nothing",
+            f"{tmp_path / 'log.csv'}:{line + 2}: column 'click': a label is 0 or 1, got maybe",
+        ]
+    with pytest.raises(InputError, match=r"--columns:1:36: column 'city' of .* has type String"):
+        FileStream(tmp_path / "log.csv", columns="{labels: click, slots: [], dense: [city]}")
+
+
+def test_lines_with_another_number_of_fields_than_the_header_are_bad_rows(tmp_path):
+    path = tmp_path / "ragged.csv"
+    lines = ["click,user,item,price", "1,u1,i1,1.5", "0,u2,i2", "1", '0,"a,b",i3,2.5', "1,u4,i4,2.5,99,100"]
+    path.write_text("\n".join(lines) + "\n")
+    stream = FileStream(path, columns="{labels: click, slots: [user, item], dense: [price]}")
+    assert whole(stream).examples == 2
+    assert stream.first_bad == [
+        f"{path}:{line}: expected 4 fields, as in the header, got {count}"
+        for line, count in ((3, 3), (4, 1), (6, 6))
     ]
+
+
+def test_a_column_entered_twice_is_refused(tmp_path):
+    path = tmp_path / "twice.csv"
+    path.write_text("click,click,user\n1,0,u1\n0,1,u2\n")
+    with pytest.raises(InputError, match=r"twice\.csv:1: column 'click' is entered twice"):
+        FileStream(path, columns="{labels: click}")
+
+
+@pytest.mark.parametrize("columns", [{}, {"labels": "click", "slots": ["city"], "dense": ["price"]}])
+def test_a_header_without_rows_is_refused(columns, tmp_path):
+    (tmp_path / "log.csv").write_text("click,price,city\n")
+    with pytest.raises(InputError, match=r"log\.csv: has no rows"):
+        FileStream(tmp_path / "log.csv", columns=columns)
 
 
 @pytest.mark.parametrize("name", ["log.parquet", "log.csv"])

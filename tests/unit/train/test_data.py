@@ -17,6 +17,7 @@ from berth.train.data.batch import Share
 from berth.train.data.clicks import VOCABULARIES, ClickStream
 from berth.train.data.files import FileStream, click_files
 from berth.train.data.prefetch import Prefetcher
+from berth.train.data.rows import slot_bases
 from berth.train.metrics import auc
 
 PACKERS = {
@@ -313,15 +314,33 @@ class TestParquet:
         assert (batch.inputs["slots"].shape, batch.inputs["dense"].shape) == shapes
         assert sorted(batch.labels.tolist()) == [0, 0, 1, 1]
 
-    def test_a_row_with_an_infinite_feature_is_counted_and_named(self, tmp_path):
+    def test_a_row_with_a_feature_that_is_not_finite_is_counted_and_named(self, tmp_path):
         values = [1.0, np.inf, np.nan, -1e300, 5.0]
         frame = pl.DataFrame({"label": [0, 1, 1, 0, 1], "C1": range(5), "x": values})
         frame.write_parquet(tmp_path / "a.parquet")
         stream = FileStream(tmp_path)
         (batch,) = taken(stream)
-        assert sorted(batch.inputs["dense"].flatten().tolist()) == pytest.approx([0, np.log(2), np.log(6)])
-        assert stream.bad_rows == 2
+        assert sorted(batch.inputs["dense"].flatten().tolist()) == pytest.approx([np.log(2), np.log(6)])
+        assert stream.bad_rows == 3
         assert stream.first_bad[0].endswith(":2: column 'x': inf is infinite, or too large for a float")
+        assert stream.first_bad[1].endswith(":3: column 'x': nan is not a number")
+        frame[2:].write_parquet(tmp_path / "a.parquet")
+        with pytest.raises(InputError, match="nan is not a number"):
+            taken(FileStream(tmp_path, strict=True))
+
+    def test_names_of_files_are_not_patterns(self, tmp_path):
+        for name, first in (("day[1].parquet", 100), ("day1.parquet", 200), ("day*.parquet", 300)):
+            ids = range(first, first + 3)
+            pl.DataFrame({"label": [0, 1, 0], "C1": ids, "x": ids}).write_parquet(tmp_path / name)
+        for path, expected in (
+            (tmp_path / "day[1].parquet", {100, 101, 102}),
+            (tmp_path / "day*.parquet", {300, 301, 302}),
+            (tmp_path, {*range(100, 103), *range(200, 203), *range(300, 303)}),
+        ):
+            (batch,) = taken(FileStream(path))
+            ids = (batch.inputs["slots"].flatten().numpy() - slot_bases(1)[0] - 1).tolist()
+            assert len(ids) == len(expected)
+            assert set(ids) == expected
 
     @pytest.mark.parametrize("names", [["C2", "C1", "x"], ["C1", "x"], ["C1", "C2"], ["C1", "C2", "y"]])
     def test_files_of_one_folder_have_the_same_columns(self, tmp_path, names):

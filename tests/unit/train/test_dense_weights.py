@@ -65,6 +65,7 @@ def on_servers(store, rule):
     return mine, weights
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", RULES)
 def test_the_pushes_of_both_workers_move_the_weights_as_torch_does(stores, rule):
     """Also while learning rates and momentum change, as schedules do."""

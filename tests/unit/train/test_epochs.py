@@ -5,8 +5,10 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 
+import numpy as np
 import pytest
 
+from berth.train import Trainer
 from berth.train.data import Share
 from berth.train.data.files import FileStream
 from berth.train.metrics import Progress
@@ -84,8 +86,6 @@ def test_the_end_of_the_first_pass_is_known_once_it_is_read_also_after_a_resume(
 
 
 def test_after_the_first_pass_the_auc_is_called_that_of_training():
-    import numpy as np
-
     progress = Progress()
     scores, labels = np.array([0.1, 0.9], np.float32), np.array([0, 1])
     progress.add(0.5, 2, scores, labels)
@@ -94,3 +94,17 @@ def test_after_the_first_pass_the_auc_is_called_that_of_training():
     assert progress.auc == 1.0  # the last example of the first pass
     progress.add(0.5, 2, scores, labels)
     assert (np.isnan(progress.auc), progress.training_auc) == (True, 1.0)
+
+
+@pytest.mark.slow
+def test_a_finished_run_that_is_run_again_still_reports_training_auc(tmp_path):
+    path, roles = tmp_path / "log.csv", {"labels": "click", "slots": ["user", "item"], "dense": ["price"]}
+    lines = [f"{row % 3 == 0:d},u{row % 7},i{row % 3},{row % 5}.5" for row in range(64)]
+    path.write_text("\n".join(["click,user,item,price", *lines]) + "\n")
+    first, again = (
+        Trainer("ctrdnn-8", path, columns=roles, batch=16, checkpoints=tmp_path / "run").fit(steps=12)
+        for _ in range(2)
+    )
+    assert (np.isnan(first.auc), np.isnan(again.auc)) == (True, True)
+    assert again.losses == []
+    assert again.training_auc == first.training_auc

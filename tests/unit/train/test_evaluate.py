@@ -128,6 +128,7 @@ def test_the_best_checkpoint_survives_retention_and_a_resume(metric, tmp_path):
     assert (scored.auc, scored.loss) == (result.best.auc, result.best.loss)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_resumed_without_evaluations_keeps_the_best_checkpoint(tmp_path):
     worsening(tmp_path, eval_every=2, best="auc").fit(steps=6)
     plain = Checkpoints(tmp_path, every=1, keep=1, full_every=1)

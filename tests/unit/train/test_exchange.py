@@ -180,6 +180,7 @@ def in_replicas(counts, examples, micro_batches):
     return layout, models, results, learners
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("counts", "micro_batches", "examples"),
     [

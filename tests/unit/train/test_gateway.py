@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 
 import pytest
 
+from berth.train import gateway as gateways
 from berth.train.gateway import Gateway, owner_of
 from berth.train.servers.secret import Secret
 
@@ -45,7 +47,37 @@ def test_a_connection_without_a_known_user_is_refused():
         ).start()
         with socket.create_connection(endpoint, timeout=60):
             other_host.settimeout(60)
-            other_host.accept()[0].close()
-            other_host.settimeout(0.5)
-            with pytest.raises(TimeoutError):  # one came through, not two
-                other_host.accept()
+            with other_host.accept()[0]:
+                other_host.settimeout(2.0)
+                with pytest.raises(TimeoutError):  # one came through, not two
+                    other_host.accept()
+
+
+def test_a_rank_that_listens_later_is_reached(monkeypatch):
+    """A rank takes its connection to the gateway for one to the other rank, so none may be lost."""
+    monkeypatch.setattr(
+        gateways, "_is_own", lambda address, endpoint: True
+    )  # it listens at an address of its own here
+    secret = Secret.random()
+    here, there = Gateway(secret, "127.0.0.1"), Gateway(secret, "127.0.0.1")
+    with here._tcp, there._tcp, socket.socket() as late, socket.socket() as free:
+        late.bind(("127.0.0.1", 0))  # refuses connections until it listens
+        free.bind(("127.0.0.1", 0))
+        rank, entrance = late.getsockname(), free.getsockname()
+        free.close()
+        there.open([rank], [])
+        # the route of `here` leads to the late rank under the address at which `here` listens
+        threading.Thread(
+            target=here._accept_local,
+            args=(socket.create_server(entrance), rank, ("127.0.0.1", there.port)),
+            daemon=True,
+        ).start()
+        with socket.create_connection(entrance, timeout=60) as client:
+            client.sendall(b"first bytes")
+            time.sleep(0.3)
+            late.listen()
+            late.settimeout(60)
+            peer, _ = late.accept()
+            with peer:
+                peer.settimeout(60)
+                assert peer.recv(64) == b"first bytes"

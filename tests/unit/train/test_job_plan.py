@@ -20,6 +20,7 @@ from berth.train.launch_config import resolve, with_role
 from berth.train.options import TrainOptions
 from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
+from preloaded import forking
 
 STEPS = 12
 HELD = """
@@ -95,17 +96,18 @@ class Job:
         command += f"--steps {STEPS} --checkpoint saved --csv csv --json".split()
         common = {**os.environ, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1"}
         common |= {"MASTER_PORT": str(port), "BERTH_PLAN": str(plan), "OMP_NUM_THREADS": "1"}
-        self.processes = [
-            subprocess.Popen(
-                command,
-                env={**common, "RANK": str(rank)},
-                cwd=folder,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            for rank in range(processes)
-        ]
+        with forking():
+            self.processes = [
+                subprocess.Popen(
+                    command,
+                    env={**common, "RANK": str(rank)},
+                    cwd=folder,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+                for rank in range(processes)
+            ]
 
     def stop_once_it_trains(self) -> None:
         csv = self.folder / "csv"

@@ -39,8 +39,9 @@ def test_a_table_of_two_stages_is_not_resident():
     layers = [Layer("a", "a", embedding), Layer("b", "b", torch.nn.Linear(2, 2)), Layer("c", "c", embedding)]
     model = LayeredModel("own", layers, lambda *_: None, lambda *_: None, batch=1, sample="example")
     with pytest.raises(InputError, match="table 'shared' is used by stages 1 and 3"):
-        owners_of_tables(model, Layout((1, 2, 1)), even_cuts(3, 3))
-    owners = owners_of_tables(model, Layout((2,)), ())
+        owners_of_tables(model, Layout((1, 2, 1)), even_cuts(3, 3), {0})
+    assert owners_of_tables(model, Layout((1, 2, 1)), even_cuts(3, 3), {1}) == {}
+    owners = owners_of_tables(model, Layout((2,)), (), {0})
     assert owners == {"shared": [0, 1]}
 
 

@@ -16,7 +16,7 @@ from process_tree import signal_all
 from berth.cli.main import app
 from berth.train import Trainer
 from berth.train.fault_points import VARIABLE
-from preloaded import programs
+from preloaded import forking, programs
 
 pytestmark = pytest.mark.slow
 
@@ -282,7 +282,8 @@ def test_without_checkpoints_a_kill_is_the_end_and_says_so():
 def test_asked_to_stop_all_save_the_same_step_and_say_preempted(tmp_path):
     arguments = [sys.executable, "-m", "berth", *command(tmp_path / "run", *TOGETHER)[1:]]
     arguments[arguments.index(str(STEPS))] = "1000000"
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    with forking():
+        process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     assert "2 servers" in process.stderr.readline()
     while not list((tmp_path / "run").glob("step-*/manifest.json")):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from contextlib import ExitStack
 
 import pytest
 from two_hosts import ADDRESSES, on_host
@@ -21,13 +22,17 @@ from berth.train.network_interface import (
 def test_the_way_to_this_machine_is_the_loopback(monkeypatch):
     monkeypatch.delenv(IFNAME, raising=False)
     assert source_address("127.0.0.1", 80) == "127.0.0.1"
-    assert use_route_interface("127.0.0.1", 80) == "lo"
-    assert os.environ[IFNAME] == "lo"
+    with ExitStack() as run:
+        assert use_route_interface("127.0.0.1", 80, run) == "lo"
+        assert os.environ[IFNAME] == "lo"
+    assert IFNAME not in os.environ  # a later run of this process may have other hosts
 
 
 def test_what_the_environment_says_is_left(monkeypatch):
     monkeypatch.setenv(IFNAME, "ib0")
-    assert use_route_interface("127.0.0.1", 80) == "ib0"
+    with ExitStack() as run:
+        assert use_route_interface("127.0.0.1", 80, run) == "ib0"
+    assert os.environ[IFNAME] == "ib0"
 
 
 def test_an_address_of_no_interface_and_a_name_of_no_machine_have_none(monkeypatch):
@@ -35,7 +40,7 @@ def test_an_address_of_no_interface_and_a_name_of_no_machine_have_none(monkeypat
     assert interface_of("192.0.2.77") is None
     assert interface_of("2001:db8::77") is None
     assert source_address("no-such-machine.invalid", 80) is None
-    assert use_route_interface("no-such-machine.invalid", 80) is None
+    assert use_route_interface("no-such-machine.invalid", 80, ExitStack()) is None
     assert IFNAME not in os.environ
 
 
@@ -49,11 +54,16 @@ def test_the_sixth_version_of_loopback_is_found_too():
 
 
 def test_between_two_hosts_it_is_the_cable(two_hosts, monkeypatch):
-    monkeypatch.setenv(IFNAME, "")  # so that it is removed again
-    monkeypatch.delenv(IFNAME)
+    monkeypatch.delenv(IFNAME, raising=False)
     assert on_host(two_hosts[1], lambda: source_address(ADDRESSES[0], 80)) == ADDRESSES[1]
-    assert on_host(two_hosts[1], lambda: use_route_interface(ADDRESSES[0], 80)) == "cable-b"
-    assert on_host(two_hosts[1], interface_address) == ADDRESSES[1]  # that of the variable, now
+    with ExitStack() as run:
+        assert on_host(two_hosts[1], lambda: use_route_interface(ADDRESSES[0], 80, run)) == "cable-b"
+        assert on_host(two_hosts[1], interface_address) == ADDRESSES[1]  # that of the variable, now
+
+
+def test_other_hosts_are_not_given_a_loopback_address(two_hosts, monkeypatch):
+    monkeypatch.setenv(IFNAME, "lo")
+    assert [on_host(name, lambda: this_host(ADDRESSES[0], 80)).address for name in two_hosts] == [*ADDRESSES]
 
 
 def test_processes_of_one_network_namespace_share_a_host(two_hosts, monkeypatch):

@@ -122,6 +122,7 @@ def in_stages(examples, stages, micro_batches):
     return weights, reported
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stages", "micro_batches", "examples"),
     [(1, 3, 10), (2, 1, 9), (2, 4, 10), (3, 2, 7), (2, 4, 3), (3, 3, 1)],

@@ -12,12 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+from process_tree import children
 
 from berth.cli.main import app, main
 from berth.train.checkpoint.manifest import NAME as MANIFEST
 from berth.train.checkpoint.manifest import folder_of
 from berth.train.fault_points import AFTER, VARIABLE
-from preloaded import programs
+from preloaded import forking, programs
 
 pytestmark = pytest.mark.slow
 
@@ -179,32 +180,17 @@ def test_a_killed_replica_is_restarted_to_the_same_result(runs, tmp_path, capsys
     assert (rows["changed"], rows["only_first"], rows["only_second"]) == (0, 0, 0)
 
 
-def worker_ranks(launcher: int) -> dict[int, int]:
-    """Rank to process id of the launcher's workers that are alive."""
-    found = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            variables = dict(
-                pair.split("=", 1) for pair in (folder / "environ").read_text().split("\0") if "=" in pair
-            )
-        except (OSError, ValueError, UnicodeDecodeError):
-            continue
-        if parent == launcher and "RANK" in variables:
-            found[int(variables["RANK"])] = int(folder.name)
-    return found
-
-
 def test_as_many_processes_run_as_planned_and_a_kill_ends_the_run_with_one_message(tmp_path):
     """Rank 2 is the second replica of stage 2; without checkpoints its loss is the end."""
     log = tmp_path / "log.csv"
     started = command(plan_file(tmp_path, (1, 2)), "--csv", str(log), steps=10**6)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "berth", *started[1:]],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with forking():
+        process = subprocess.Popen(
+            [sys.executable, "-m", "berth", *started[1:]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     try:
         assert process.stderr is not None
         head = [process.stderr.readline() for _ in range(5)]
@@ -214,16 +200,16 @@ def test_as_many_processes_run_as_planned_and_a_kill_ends_the_run_with_one_messa
         while not (log.exists() and len(log.read_text().splitlines()) > 2):  # they train
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        ranks = worker_ranks(process.pid)
-        assert sorted(ranks) == [0, 1, 2]
-        os.kill(ranks[2], signal.SIGKILL)
+        server_and_workers = children(process.pid)
+        assert len(server_and_workers) == 4
+        os.kill(server_and_workers[-1], signal.SIGKILL)
         out, said = process.communicate(timeout=900)
     finally:
         process.kill()
     assert process.returncode == 1
     assert said == "worker 2 was killed (SIGKILL); can't resume without --checkpoint\n"
     assert out == ""
-    assert not any(Path("/proc", str(pid)).exists() for pid in ranks.values())
+    assert not any(Path("/proc", str(pid)).exists() for pid in server_and_workers)
 
 
 def test_a_scaled_run_prints_what_it_starts_and_the_comparison(tmp_path):

@@ -20,6 +20,7 @@ from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.stages.cut import StageCut
 from berth.train.worker import worker_session
+from berth.units import format_count
 from berth.zoo import make_model
 
 HEAD = "model: {model}\ndevices: [cpu-core, T4]\nthroughput: 10/s\nsamples: 1000000\nrows: 1000000\n"
@@ -159,7 +160,48 @@ def test_tables_of_an_async_plan_are_on_servers_with_the_reason(path):
     config = resolve(made, TrainOptions(plan=plan, mode="async"), None, print)
     assert (config.servers, config.resident) == (1, False)
     (line,) = [line for line in config.describe(made) if "not started: tables" in line]
-    assert line.endswith("they are on servers here: mode async and servers of other stages exclude them")
+    assert line.endswith("they are on servers here: mode async excludes them")
+
+
+def mixed(path):
+    """Tables in the memory of the two replicas of stage 1, and on three servers for stage 2."""
+    names = layer_names("nce")
+    return plan_file(
+        path,
+        f"layers: {names[0]} .. {names[2]}, type: cpu-core, replicas: 2, tables: replicas",
+        f"layers: {names[3]} .. {names[-1]}, type: cpu-core, replicas: 4, tables: servers, servers: 3",
+    )
+
+
+@pytest.mark.parametrize(("asked", "servers"), [({}, 3), ({"servers": 1}, 1)], ids=str)
+def test_tables_in_memory_and_on_servers_are_where_they_are_planned(path, asked, servers):
+    made = make_recipe("nce", batch=64)
+    config = resolve(made, TrainOptions(plan=mixed(path), **asked), None, print)
+    assert (config.servers, config.resident_stages, config.server.workers) == (servers, {0}, 6)
+    lines = config.describe(made)
+    counts = format_count(servers, "server")
+    assert (
+        lines[1] == f"  started: 6 workers, {counts}, tables of stage 1 in the memory of its workers (sync)"
+    )
+    assert not any("not started: tables" in line for line in lines)
+
+
+def test_memory_and_compression_of_a_mixed_plan_are_those_of_its_servers(path):
+    options = TrainOptions(plan=mixed(path), memory="30MB", codec="bf16")
+    config = resolve(make_recipe("nce", batch=64), options, None, print)
+    assert (config.resident_stages, config.servers, config.server.memory_bytes) == ({0}, 3, 10_000_000)
+
+
+def test_tables_of_a_mixed_plan_are_all_on_servers_if_asked_for_which_is_printed(path):
+    made = make_recipe("nce", batch=64)
+    config = resolve(made, TrainOptions(plan=mixed(path), tables="servers"), None, print)
+    assert (config.servers, config.resident) == (3, False)
+    assert "  not started: tables in the memory of workers; they are on servers here" in config.describe(made)
+
+
+def test_a_mixed_plan_needs_a_server(path):
+    with pytest.raises(InputError, match=r"takes a server\n.*--servers 1 or more"):
+        resolve(make_recipe("nce", batch=64), TrainOptions(plan=mixed(path), servers=0), None, print)
 
 
 def test_options_that_exclude_planned_resident_tables_are_one_message(path):

@@ -166,6 +166,7 @@ def log(tmp_path):
     return tmp_path / "log.parquet"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["ctrdnn-8", "dlrm", "dcn-v2", "deepfm", "wide-deep"])
 def test_a_zoo_model_is_built_for_the_columns_and_learns_from_lists(log, name):
     recipe = make_recipe(name, data=str(log), columns="{labels: click, multi: {tags: mean}, ignore: [buy]}")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 import socket
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
 
 import pytest
+from torch._C._distributed_c10d import TCPStore
 
 from berth.errors import InputError
 from berth.train import rendezvous
-from berth.train.rendezvous import LISTENER, RankInfo, first_host, rank_from_environment
+from berth.train.rendezvous import LISTENER, Joined, RankInfo, first_host, rank_from_environment, wait_for_all
+from berth.train.servers.secret import VARIABLE
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node7", "MASTER_PORT": "29400"}
 SLURM = {
@@ -70,3 +75,39 @@ def test_rank_0_listens_at_the_socket_that_the_launcher_holds(monkeypatch):
         store = rendezvous._store(rank_info, is_master=True, wait_s=300)
         store.set("key", "value")
         assert rendezvous._store(rank_info, is_master=False, wait_s=300).get("key") == b"value"
+
+
+@pytest.fixture
+def agent_store(monkeypatch):
+    """The key-value store of torchrun's agent, which outlives the workers."""
+    wait = timedelta(seconds=60)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv(VARIABLE, "5e" * 32)
+    return store
+
+
+def joined_by_all(port: int, order: list[int]) -> list[Joined]:
+    """What each rank knows after they have joined, having arrived in an order."""
+    arrived = {rank: ThreadPoolExecutor(1) for rank in order}
+    futures = {}
+    for rank, thread in arrived.items():
+        info = RankInfo(rank, len(order), "127.0.0.1", port)
+        futures[rank] = thread.submit(wait_for_all, info, ExitStack(), plain=False)
+    return [futures[rank].result(timeout=60) for rank in sorted(order)]
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0]])
+def test_ranks_that_torchrun_restarts_agree_on_the_attempt_whatever_their_agents_count(
+    agent_store, monkeypatch, order
+):
+    first = joined_by_all(agent_store.port, order)
+    first[0].store.set("key", "of the first attempt")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")  # of an agent that only followed another one
+    agent_store.set("berth arrived/1", "of a rank that was killed before it joined")
+    second = joined_by_all(agent_store.port, order)
+    assert [one.attempt for one in (*first, *second)] == [1, 1, 1, 2, 2, 2]
+    assert not second[1].store.check(["key"])
+    second[0].store.set("key", "of the second")
+    assert {one.store.get("key") for one in second} == {b"of the second"}
+    assert first[2].store.get("key") == b"of the first attempt"

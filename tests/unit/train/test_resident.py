@@ -86,6 +86,7 @@ def check(expected, found):
     np.testing.assert_array_equal(saved.records, state.records)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prefetch", [False, True], ids=["", "prefetched"])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_rows_are_those_of_one_process(ranks, prefetch):

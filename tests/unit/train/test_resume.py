@@ -220,6 +220,27 @@ def test_checkpoints_of_an_earlier_version_over_the_same_files_are_refused_with_
         check_same_run({"seed": 0, "data": files}, with_columns, "run")
 
 
+def test_a_checkpoint_without_the_types_of_ids_is_resumed():
+    saved = {"data": {"kind": "files", "columns": {"labels": ["y"]}}}
+    typed = [
+        {"data": {"kind": "files", "columns": {"labels": ["y"], "number_ids": ids}}} for ids in ([], ["a"])
+    ]
+    check_same_run(saved, typed[0], "run")
+    with pytest.raises(InputError, match="different run"):
+        check_same_run(*typed, "run")
+
+
+@pytest.mark.parametrize("columns", [39, ["a", "b"], "a b", None])
+def test_a_source_of_ones_own_may_describe_its_columns_in_any_way(columns):
+    own = {"data": {"kind": "own", "columns": columns}}
+    described = {"data": {"kind": "own", "columns": {"labels": ["y"], "number_ids": []}}}
+    check_same_run(own, own, "run")
+    for other in (described, {"data": {"kind": "own", "columns": {"labels": ["y"]}}}):
+        for saved, current in ((own, other), (other, own)):
+            with pytest.raises(InputError, match="different run"):
+                check_same_run(saved, current, "run")
+
+
 class Sharded:
     """Tables spread over several stores by the hash of the key."""
 

@@ -258,7 +258,7 @@ def test_raw_rows_are_encoded_as_berth_reads_them_from_files(tmp_path, monkeypat
 
 
 ROWS = [
-    {"click": 1, "a": "", "b": "+5", "price": float("nan"), "tags": ["x", None, "y", "z"], "words": "a||b"},
+    {"click": 1, "a": "", "b": "+5", "price": None, "tags": ["x", None, "y", "z"], "words": "a||b"},
     {"click": 0, "a": None, "b": "10", "price": None, "tags": [None], "words": ""},
     {"click": 0, "a": "g", "b": "", "price": 2.0, "tags": ["", "10"], "words": None},
 ]

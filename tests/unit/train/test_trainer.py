@@ -182,3 +182,27 @@ def test_events_after_the_end_of_the_caller_are_dropped(tmp_path):
     assert json.loads(os.read(reader, 1000)) == ["on_step", {"step": 1}]
     os.close(reader)
     pipe.on_step({"step": 2})  # rank 0 goes on, to save a checkpoint
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"batch": 2.5}, r"batch must be a whole number, got 2\.5"),
+        ({"seed": -1}, "seed must be at least 0, got -1"),
+        ({"servers": -2}, "servers must be at least 0, got -2"),
+        ({"workers": "2"}, "workers must be a whole number, got '2'"),
+        ({"scale": 2}, 'scale must be text such as "1/10", got 2'),
+        ({"lr": "x"}, "lr must be a number above 0, got x"),
+    ],
+    ids=str,
+)
+def test_options_without_a_meaning_are_refused_as_the_command_refuses_them(options, message):
+    with pytest.raises(InputError, match=message):
+        Trainer("ctrdnn-8", **options)
+
+
+@pytest.mark.parametrize("length", [{"steps": -3}, {"steps": 2.5}, {"examples": 0}], ids=str)
+def test_a_run_without_a_length_is_refused(length):
+    with pytest.raises(InputError, match="expected a whole number of at least 1"):
+        Trainer("ctrdnn-8", batch=8).fit(**length)

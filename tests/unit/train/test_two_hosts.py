@@ -19,7 +19,9 @@ from two_hosts import ADDRESSES, PORT, SECRET, finish, on_host, result_of, tap, 
 
 from berth.cli.main import app
 from berth.errors import ForeignValueError, RefusedError, ServerError
-from berth.train.fault_points import VARIABLE
+from berth.train.checkpoint.manifest import NAME as MANIFEST
+from berth.train.checkpoint.manifest import folder_of
+from berth.train.fault_points import AFTER, VARIABLE
 from berth.train.gateway import Gateway
 from berth.train.launch import PEER_LOST
 from berth.train.servers import ClientOptions, RemoteStore, Secret, Server, ServerConfig
@@ -161,6 +163,8 @@ def test_a_stranger_can_neither_publish_addresses_nor_join(two_hosts):
 
 STEPS = "12"
 CHECKPOINTS = ("--steps", STEPS, "--servers", "2", "--checkpoint-every", "5")
+# Both workers have ended 11 steps: rank 0 has begun to save step 10, so the checkpoint of step 5 is complete.
+AFTER_BOTH = "server: step ended@22"
 
 
 @pytest.fixture(scope="module")
@@ -242,8 +246,8 @@ def test_a_rank_with_another_secret_is_one_message_and_nothing_is_lost(two_hosts
     [
         "step@8/rank0",
         "step@8/rank1",
-        "server: step ended@15/server0",
-        "server: step ended@15/server1",
+        f"{AFTER_BOTH}/server0",
+        f"{AFTER_BOTH}/server1",
         "server: shard written@2/server1",
         "checkpoint: manifest written@2/rank0",
     ],
@@ -251,13 +255,17 @@ def test_a_rank_with_another_secret_is_one_message_and_nothing_is_lost(two_hosts
 def test_after_a_kill_on_either_host_the_run_resumes_bit_for_bit(
     two_hosts, one_host, tmp_path, capsys, fault
 ):
-    """Restarts between hosts are up to Slurm or torchrun: all end, and the next start resumes."""
+    """Restarts between hosts are up to Slurm or torchrun: all end, and the next start resumes.
+
+    Ranks are not killed before the first checkpoint is complete, which is written in the background.
+    """
     words = (*CHECKPOINTS, "--checkpoint", str(tmp_path / "run"))
-    ended = finish(train(two_hosts, *words, **{VARIABLE: fault}))
+    after = {AFTER: str(folder_of(tmp_path / "run", 5) / MANIFEST)} if "/rank" in fault else {}
+    ended = finish(train(two_hosts, *words, **{VARIABLE: fault, **after}))
     killed = [-signal.SIGKILL] if "/rank" in fault else []
     assert sorted(code for code, *_ in ended) == sorted([*killed, *[PEER_LOST] * (2 - len(killed))]), ended
     result = result_of(train(two_hosts, *words))
-    assert result["resumed_from"] == 5
+    assert result["resumed_from"] in ((5, 10) if AFTER_BOTH in fault else (5,))
     assert_same(one_host, tmp_path / "run", result, capsys)
 
 
@@ -305,24 +313,39 @@ def test_after_a_kill_in_other_modes_no_example_is_lost(two_hosts, one_host, tmp
     assert_complete(one_host, tmp_path / "run", result, capsys)
 
 
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "training.md"
+
+
+def documented_options() -> list[list[str]]:
+    """Return the options of torchrun that the training guide gives, for each host, with the addresses of the hosts."""
+    text = GUIDE.read_text(encoding="utf-8").replace(":29400", f":{PORT}")
+    for documented, address in zip(("10.0.0.1", "10.0.0.2"), ADDRESSES, strict=True):
+        text = text.replace(documented, address)
+    commands = [line.split() for line in text.splitlines()]
+    found = [words[2 : words.index("-m")] for words in commands if words[1:2] == ["torchrun"]]
+    assert len(found) == 2
+    return found
+
+
 def torchrun(two_hosts, folder: Path, *words: str, **variables: str) -> list[subprocess.Popen[str]]:
-    """Start an agent of torchrun on each host."""
+    """Start an agent of torchrun on each host, with the options that the training guide gives.
+
+    Without `is_host`, torchrun looks for the host of its rendezvous by the host's name, which is that of both here.
+    """
     command = ["-m", "berth", "train", "ctrdnn-8", "--batch", "64", "--json", *CHECKPOINTS, *words]
-    launch = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "2", "--rdzv-backend", "c10d"]
-    launch += ["--rdzv-endpoint", f"{ADDRESSES[0]}:{PORT}", "--rdzv-id", "two"]
     variables |= {"BERTH_TRAIN_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
     return [
         subprocess.Popen(
             [
-                *("ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run", *launch),
-                *("--local-addr", address, *command, "--checkpoint", str(folder)),
+                *("ip", "netns", "exec", host, sys.executable, "-m", "torch.distributed.run", *options),
+                *(*command, "--checkpoint", str(folder)),
             ],
             env={**os.environ, **variables, "BERTH_MACHINE": name},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for host, address, name in zip(two_hosts, ADDRESSES, "ab", strict=True)
+        for host, options, name in zip(two_hosts, documented_options(), "ab", strict=True)
     ]
 
 
@@ -336,8 +359,23 @@ def result_of_agents(agents: list[subprocess.Popen[str]]) -> dict:
 
 @pytest.mark.slow
 @pytest.mark.soak
-def test_torchrun_on_two_hosts_restarts_all_after_a_kill(two_hosts, one_host, tmp_path, capsys):
-    fault = {VARIABLE: "server: step ended@15/server1"}
-    result = result_of_agents(torchrun(two_hosts, tmp_path / "run", **fault))
-    assert result["resumed_from"] == 5
-    assert_same(one_host, tmp_path / "run", result, capsys)
+@pytest.mark.parametrize(
+    ("mode", "fault"),
+    [
+        ("sync", f"{AFTER_BOTH}/server0"),
+        ("sync", f"{AFTER_BOTH}/server1"),
+        ("sync", "step@8/rank0"),
+        ("sync", "step@8/rank1"),
+        ("async", "step@6/rank1"),
+    ],
+)
+def test_torchrun_on_two_hosts_restarts_all_after_a_kill(two_hosts, one_host, tmp_path, capsys, mode, fault):
+    """One agent notices first, and the other follows it: also with --fresh the restart keeps its checkpoints."""
+    variables = {VARIABLE: fault}
+    if "/rank" in fault:
+        variables[AFTER] = str(folder_of(tmp_path / "run", 5) / MANIFEST)
+    result = result_of_agents(
+        torchrun(two_hosts, tmp_path / "run", "--fresh", *MODES.get(mode, ()), **variables)
+    )
+    assert result["resumed_from"] in (5, 10)
+    (assert_same if mode == "sync" else assert_complete)(one_host, tmp_path / "run", result, capsys)

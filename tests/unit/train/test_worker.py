@@ -21,6 +21,7 @@ from berth.train.servers import Secret
 from berth.train.servers.secret import VARIABLE
 from berth.train.stages.cut import Layout
 from berth.train.worker import worker_session
+from preloaded import forking, programs
 
 
 def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
@@ -86,16 +87,17 @@ def test_as_many_processes_as_the_division_needs_are_wanted():
 def test_ranks_that_another_launcher_started_train_together(free_port):
     command = [sys.executable, "-m", "berth", "train", "ctrdnn-8", "--steps", "4", "--batch", "64", "--json"]
     command += ["--servers", "2"]
-    ranks = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **RankInfo(rank, 2, "127.0.0.1", free_port).environment()},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
+    with forking():
+        ranks = [
+            subprocess.Popen(
+                command,
+                env={**os.environ, **RankInfo(rank, 2, "127.0.0.1", free_port).environment()},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for rank in range(2)
+        ]
     said = [process.communicate(timeout=600) for process in ranks]
     assert [process.returncode for process in ranks] == [0, 0], said
     reported = json.loads(said[0][0])
@@ -106,10 +108,87 @@ def test_ranks_that_another_launcher_started_train_together(free_port):
 
 @pytest.mark.slow
 def test_torchrun_starts_workers_that_train_together(free_port):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "berth", "train"]
-    command += ["ctrdnn-8", "--servers", "1", "--steps", "4", "--batch", "64", "--json"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
+    command += [
+        str(programs() / "berth"),
+        "train",
+        "ctrdnn-8",
+        "--servers",
+        "1",
+        "--steps",
+        "4",
+        "--batch",
+        "64",
+        "--json",
+    ]
     alone = {**os.environ, "OMP_NUM_THREADS": "1", "MASTER_PORT": str(free_port)}
     done = subprocess.run(command, capture_output=True, text=True, env=alone, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     reported = json.loads(done.stdout)
     assert (reported["step"], len(reported["workers"]), len(reported["servers"])) == (4, 2, 1)
+
+
+def torchrun(port: int, *command: str) -> dict:
+    """Run a command under torchrun with the options of the training guide, for one host; returns what it printed."""
+    launch = ["--nnodes", "1", "--nproc-per-node", "2", "--max-restarts", "1", "--rdzv-backend", "c10d"]
+    launch += [
+        "--rdzv-endpoint",
+        f"127.0.0.1:{port}",
+        "--rdzv-conf",
+        "is_host=1",
+        "--local-addr",
+        "127.0.0.1",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *launch, *command],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict = json.loads(done.stdout)
+    return found
+
+
+TWO_FITS = """
+import json, os, sys
+import berth.train as bt
+
+losses = []
+for _ in range(2):
+    checkpoints = bt.Checkpoints(sys.argv[1], fresh=True)
+    losses.append(bt.Trainer("ctrdnn-8", batch=64, servers=1, checkpoints=checkpoints).fit(steps=3).losses)
+if os.environ["RANK"] == "0":
+    print(json.dumps({"losses": losses}))
+"""
+
+
+@pytest.mark.slow
+def test_every_fit_of_a_script_under_torchrun_begins_afresh(tmp_path, free_port):
+    (tmp_path / "script.py").write_text(TWO_FITS)
+    first, second = torchrun(free_port, str(tmp_path / "script.py"), str(tmp_path / "run"))["losses"]
+    assert len(first) == 3
+    assert second == first
+
+
+LOSES_A_RANK = """
+import os, runpy, sys
+
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+if sys.argv.pop(1) == "lost" and (os.environ["RANK"], attempt) == ("1", "0"):
+    sys.exit(1)
+sys.argv[0] = "berth"
+runpy.run_module("berth", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_a_run_of_torchrun_that_is_lost_at_its_start_does_not_resume_another(tmp_path, free_port):
+    """Neither has an id, so torchrun calls both "none"."""
+    (tmp_path / "script.py").write_text(LOSES_A_RANK)
+    words = ["train", "ctrdnn-8", "--batch", "64", "--servers", "1", "--steps", "3", "--json", "--fresh"]
+    for how in ("whole", "lost"):
+        command = (str(tmp_path / "script.py"), how, *words, "--checkpoint", str(tmp_path / "run"))
+        assert torchrun(free_port, *command)["resumed_from"] is None

@@ -16,8 +16,6 @@ from typing import Any
 
 import pytest
 
-from berth.train.fault_points import NAME
-
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SECRET = "5e" * 32
 PORT = 29_400
@@ -141,7 +139,7 @@ def train(
 
 
 def _of_rank(rank: int) -> dict[str, str]:
-    return {"RANK": str(rank), "BERTH_MACHINE": "ab"[rank], NAME: f"rank{rank}/1"}
+    return {"RANK": str(rank), "BERTH_MACHINE": "ab"[rank]}
 
 
 def finish(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:

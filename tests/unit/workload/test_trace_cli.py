@@ -121,6 +121,7 @@ def test_the_public_traces_have_as_many_rows_as_their_authors_say(shared_traces,
     assert (trace.rows, len(trace), trace.bad.total) == (rows, jobs, rows - jobs)
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_known_slices_of_philly_come_out_of_the_whole(shared_traces, berth, tmp_path):
     whole, large = shared_traces / "philly/philly.csv.xz", ["--sizes", "powers-of-two", "--max-gpus", "64"]

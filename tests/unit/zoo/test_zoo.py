@@ -76,6 +76,7 @@ def test_making_a_model_leaves_other_random_numbers_alone():
     assert torch.equal(torch.rand(2), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SOME_SLOW)
 def test_cutting_the_chain_anywhere_changes_nothing(name):
     model = small(name)

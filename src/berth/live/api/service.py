@@ -48,6 +48,8 @@ _SAME_S, _MOST_CHANGES = 1.0, 200  # a what-if: ends this close together are the
 _SESSION_S = 12 * 3600.0  # validity of a token that a page gets for a login code
 _CLUSTER_KEYS = ("name", "device_types", "tiers", "groups", "group_names", "notes")
 
+_PASS_S = 1.0  # that an explanation waits for, at most
+
 
 class BusyError(InputError):
     """Too many requests of this kind at the moment."""
@@ -227,6 +229,7 @@ class Service:
     def why(self, prefix: str, caller: Caller) -> dict[str, Any]:
         """Return why a job waits or runs where it does, or how it ended."""
         name = self.find(prefix)
+        self._await_pass(name)
         with self.controller.lock:
             job = self._state.jobs.get(name)
             if job is not None:
@@ -238,6 +241,16 @@ class Service:
         if row["cause"] and row["state"] != FINISHED:
             text += f", {sentence(row['cause'], row['detail'])}"
         return {"job": name, "state": row["state"], "reason": {"code": "over", "sentence": text}}
+
+    def _await_pass(self, name: str) -> None:
+        """Wait for the pass that decides about a job that was just submitted: it is moments away."""
+        until_s = time.monotonic() + _PASS_S
+        while time.monotonic() < until_s:
+            with self.controller.lock:
+                job = self._state.jobs.get(name)
+                if job is None or job.state != QUEUED or not self.controller.pending:
+                    return
+            time.sleep(0.02)
 
     def history(self, prefix: str) -> dict[str, Any]:
         """Return all events and attempts of a job."""

@@ -1,5 +1,6 @@
 // @ts-check
-// The strip above the numbers: failed and evicted jobs, machines that take no jobs, a silent back end. Hidden if all is well.
+// The strip above the numbers: failed and evicted jobs, machines that take no jobs, a silent back end. Hidden if all is well now; in the
+// past it says so, since what is below must not jump while one looks for a moment.
 
 import {get} from "./api.js";
 import {atMostEvery, el} from "./dom.js";
@@ -57,6 +58,7 @@ function itemsOf(app) {
   if (lost.length) items.push({kind: "bad", href: "#/machines?show=unavailable", ...machineItem(lost, "lost", now)});
   if (evicted.count) items.push({kind: "warn", href: "#/jobs?show=evicted", title: `${plural(evicted.count, "eviction")}`, note: "in the last hour"});
   if (shut.length) items.push({kind: "warn", href: "#/machines?show=unavailable", ...machineItem(shut, shut[0].why, now)});
+  if (!items.length && app.at !== null) items.push({kind: "calm", title: "nothing needs attention", note: "at this moment"});
   return items;
 }
 

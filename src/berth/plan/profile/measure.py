@@ -125,18 +125,20 @@ def _measured(task: ProfilingTask, report: Report) -> Measurements:
 
     from berth.plan.profile.timing import chain_states, time_layer, time_step, time_whole, without_tables
     from berth.zoo.load import load_model
+    from berth.zoo.products import onednn_layers, onednn_products
 
     torch.set_num_threads(1)
     if task.register is not None:
         task.register()
     model = without_tables(load_model(task.model, task.seed, input_shape=task.input_shape)).to(task.place)
     measured = Measurements(layers=[[] for _ in task.layers])
-    for batch in task.batches:
-        states, labels = chain_states(model, batch, task.seed, task.place)
-        measured.whole.append(time_whole(model, states[0], labels, task.repeats))
-        for index in range(len(task.layers)):
-            measured.layers[index].append(time_layer(model, index, states[index], labels, task.repeats))
-        del states, labels
-        report(f"{batch:,} examples")
+    with onednn_products(onednn_layers(model, torch.device(task.place))):  # as in training
+        for batch in task.batches:
+            states, labels = chain_states(model, batch, task.seed, task.place)
+            measured.whole.append(time_whole(model, states[0], labels, task.repeats))
+            for index in range(len(task.layers)):
+                measured.layers[index].append(time_layer(model, index, states[index], labels, task.repeats))
+            del states, labels
+            report(f"{batch:,} examples")
     measured.step = [time_step(model.layer(index), task.repeats) for index in range(len(task.layers))]
     return measured

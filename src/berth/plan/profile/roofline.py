@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from berth.cluster.catalogue import CatalogueEntry, known_devices, known_names, resolve
-from berth.cluster.model import DeviceType
+from berth.cluster.model import FP32, DeviceType
 from berth.errors import InputError, UnknownNameError
 from berth.plan.profile.layer_profile import DeviceTimes, LayerFacts, short
 from berth.units import format_bandwidth, format_flops
@@ -108,8 +108,18 @@ def device_speeds(device: str | DeviceType) -> DeviceSpeeds:
 
 
 def _fp32(device: DeviceType, entry: CatalogueEntry | None) -> float:
-    """Return the single-precision peak: the catalogue's, in proportion if the cluster states another peak."""
+    """Return the single-precision peak: the device's own, else the catalogue's in proportion to the stated peak.
+
+    A peak without a precision is taken for that of single precision.
+    """
     assert device.flops is not None
-    if entry is None or entry.fp32_flops is None or not entry.device.flops:
-        return device.flops
-    return entry.fp32_flops * device.flops / entry.device.flops
+    if device.fp32_flops is not None:
+        return device.fp32_flops
+    if entry is not None and entry.device.fp32_flops and entry.device.flops:
+        return entry.device.fp32_flops * device.flops / entry.device.flops
+    if device.precision not in (None, FP32):
+        raise InputError(
+            f"the single-precision rate of {device.name} is not known: its `flops` are {device.precision}",
+            hint=f"give {device.name} its `fp32:` in the cluster's file, for example fp32: 67TFLOPS",
+        )
+    return device.flops

@@ -14,16 +14,21 @@ from berth.train.checkpoint.arrays import ArrayFile
 from berth.train.checkpoint.dense import weights_of
 from berth.train.checkpoint.inspect import SavedTable, load_table, open_checkpoint
 from berth.train.checkpoint.manifest import Manifest, folder_of, publish, sync_folder
-from berth.train.checkpoint.store import CheckpointStore
+from berth.train.checkpoint.store import CheckpointStore, Notify
 from berth.train.sparse import TableSpec
 from berth.train.tables import State, arrays_of
 
 
-def export_dense(folder: str | Path, path: str | Path, step: int | None = None) -> int:
-    """Write the dense weights for `torch.load(path, weights_only=True)`; returns their number."""
+def export_dense(
+    folder: str | Path, path: str | Path, step: int | None = None, notify: Notify = lambda text: None
+) -> int:
+    """Write the dense weights for `torch.load(path, weights_only=True)`; returns their number.
+
+    Without a step, checkpoints that are skipped because they are damaged are reported.
+    """
     import torch
 
-    checkpoint_store, chain = open_checkpoint(folder, step)
+    checkpoint_store, chain = open_checkpoint(folder, step, notify)
     weights = weights_of(*checkpoint_store.dense(chain[-1]))
     torch.save(weights, Path(path))
     return sum(weight.numel() for weight in weights.values())

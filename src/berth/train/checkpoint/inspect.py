@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from berth.errors import InputError, UnknownNameError
 from berth.train.checkpoint.manifest import DamagedError, Manifest
-from berth.train.checkpoint.store import CheckpointStore
+from berth.train.checkpoint.store import CheckpointStore, Notify
 from berth.train.sparse import TableSpec
 from berth.train.tables import State, Table
 
@@ -42,15 +42,17 @@ class SavedTable:
         return self.state.records[:, -3:] if self.spec.decay else None
 
 
-def open_checkpoint(folder: str | Path, step: int | None = None) -> tuple[CheckpointStore, list[Manifest]]:
-    """Return the newest usable checkpoint of a folder, or that of a step, with its chain."""
+def open_checkpoint(
+    folder: str | Path, step: int | None = None, notify: Notify = lambda text: None
+) -> tuple[CheckpointStore, list[Manifest]]:
+    """Return the newest usable checkpoint of a folder, or that of a step, with its chain; reports damaged ones."""
     checkpoint_store = CheckpointStore(folder)
     if not checkpoint_store.steps():
         raise InputError(
             "holds no checkpoint", where=str(folder), hint="create one: berth train ... --checkpoint DIR"
         )
     if step is None:
-        chain = checkpoint_store.newest()
+        chain = checkpoint_store.newest(notify)
         if chain is None:
             raise no_usable_checkpoint(checkpoint_store)
         return checkpoint_store, chain
@@ -80,9 +82,17 @@ def table_names(chain: list[Manifest]) -> list[str]:
     return list(chain[-1].run["tables"])
 
 
-def saved_table(folder: str | Path, name: str | None = None, step: int | None = None) -> SavedTable:
-    """Return one table of a checkpoint; the name is optional if there is only one."""
-    checkpoint_store, chain = open_checkpoint(folder, step)
+def saved_table(
+    folder: str | Path,
+    name: str | None = None,
+    step: int | None = None,
+    notify: Notify = lambda text: None,
+) -> SavedTable:
+    """Return one table of a checkpoint; the name is optional if there is only one.
+
+    Without a step, checkpoints that are skipped because they are damaged are reported.
+    """
+    checkpoint_store, chain = open_checkpoint(folder, step, notify)
     names = table_names(chain)
     if name is None:
         if len(names) != 1:

@@ -10,15 +10,19 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from berth.errors import InputError
 from berth.train.checkpoint import arrays
+from berth.train.checkpoint.cleared import next_run, read_note, write_note
 from berth.train.checkpoint.manifest import NAME, DamagedError, Manifest, folder_of, read, sync_folder
 from berth.train.fault_points import fault_point
 from berth.train.tables import State, from_arrays
+
+if TYPE_CHECKING:
+    from berth.train.started_by import StartedBy
 
 ASIDE = "set-aside-"
 _STEP = re.compile(r"step-(\d{12})")
@@ -143,11 +147,20 @@ class CheckpointStore:
                 notify(f"checkpoint of step {step:,} is set aside as {name}")
         sync_folder(self.root)
 
-    def clear(self) -> None:
+    def clear_once(self, by: StartedBy) -> None:
+        """Delete every checkpoint, unless they are of an earlier attempt of the same run; note for which run."""
+        last = read_note(self.root)
+        run = next_run(self.root, last, by)
+        if not last.holds_checkpoints_of(run, is_restart=by.is_restart):
+            self._clear()
+        write_note(self.root, run)
+
+    def _clear(self) -> None:
         """Delete every checkpoint, including those set aside."""
         for path in self.root.iterdir():
             if _STEP.fullmatch(path.name) or path.name.startswith(f"{ASIDE}step-"):
                 shutil.rmtree(path)
+        sync_folder(self.root)
 
     def chains(self) -> list[list[int]]:
         """Return the chain of every step, newest first; within a chain, the full checkpoint is last.

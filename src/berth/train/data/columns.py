@@ -13,8 +13,8 @@ remaining columns.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -32,6 +32,11 @@ Schema = Mapping[str, "pl.DataType"]
 _LABELS = ("label", "click", "clicked", "target", "y")
 _SLOT_NAME = re.compile(r"^c\d+$|slot|cat|(^|_)id($|_|\d)", re.IGNORECASE)
 _SHOWN = 40  # columns of a hint
+NUMBER_IDS = "number_ids"
+_CONVERSIONS = {  # by what ids must become
+    "numbers": "convert the file to Parquet with these columns as integers",
+    "text": "convert these columns to text, or the file to CSV",
+}
 _MEANING = {
     "labels": "a label needs numbers, 0 or 1",
     "slots": "ids are integers or text",
@@ -67,6 +72,7 @@ class Layout:
     scale: str = "log"  # of dense features: sign(x) log(1 + |x|), or none
     separator: str = "|"  # of ids in text
     max_ids: int | None = None  # of a list; further ids are dropped
+    number_ids: tuple[str, ...] | None = field(default=None, compare=False)  # columns; None: not known
 
     @property
     def slot_columns(self) -> list[str]:
@@ -95,17 +101,37 @@ class Layout:
             role: {name: list(group) for name, group in getattr(self, role).items()}
             for role in ("slots", "dense")
         }
-        document = {"labels": list(self.labels), **groups, "multi": dict(self.multi), "weight": self.weight}
-        return {**document, "scale": self.scale, "separator": self.separator, "max_ids": self.max_ids}
+        document: dict[str, Any] = {"labels": list(self.labels), **groups, "multi": dict(self.multi)}
+        document["weight"] = self.weight
+        document |= {"scale": self.scale, "separator": self.separator, "max_ids": self.max_ids}
+        return document if self.number_ids is None else {**document, NUMBER_IDS: list(self.number_ids)}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Layout:
         """Return the layout that `to_json` wrote."""
-        groups = {
+        groups: dict[str, Any] = {
             role: {name: tuple(group) for name, group in document[role].items()}
             for role in ("slots", "dense")
         }
+        if document.get(NUMBER_IDS) is not None:
+            groups[NUMBER_IDS] = tuple(document[NUMBER_IDS])
         return cls(**{**document, "labels": tuple(document["labels"]), **groups})
+
+    def check_ids(self, number_ids: tuple[str, ...] | None, file: str, earlier: str) -> None:
+        """Raise if ids of a file are text but those of the earlier data are numbers, or the reverse."""
+        if self.number_ids is None or number_ids is None:
+            return
+        for here, there, names in (
+            ("text", "numbers", [name for name in self.number_ids if name not in number_ids]),
+            ("numbers", "text", [name for name in number_ids if name not in self.number_ids]),
+        ):
+            if names:
+                shown = ", ".join(map(repr, names[:_SHOWN])) + (", ..." if len(names) > _SHOWN else "")
+                raise InputError(
+                    f"ids of column {shown} are {here} in this file, but {there} in {earlier}",
+                    where=file,
+                    hint=f"the same id has another row as text than as a number: {_CONVERSIONS[there]}",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,24 +158,38 @@ class ColumnRoles:
         return InputError(what, where=f"{self.where}:{line}:{column}", hint=hint)
 
 
-def resolve(schema: Schema, file: str, given: ColumnRoles | Layout | None = None) -> Layout:
-    """Return the layout of a file with these columns."""
+def resolve(
+    schema: Schema,
+    file: str,
+    given: ColumnRoles | Layout | None = None,
+    *,
+    maybe_numbers: Collection[str] | None = None,
+) -> Layout:
+    """Return the layout of a file with these columns.
+
+    A text file, all of whose ids are text, has columns of text that may be given as numbers: unreadable ones are bad
+    rows. None: it is not a text file.
+    """
+    text, maybe_numbers = maybe_numbers is not None, maybe_numbers or ()
     if isinstance(given, Layout):
         missing = [name for name in given.columns if name not in schema]
         if missing:
             raise InputError(f"has no column {missing[0]!r}", where=file, hint="the training data has it")
+        given.check_ids(_number_ids(given, schema, text), file, "the training data")
         return given
     given = given or ColumnRoles()
-    found = _named(given, schema, file)
+    found = _named(given, schema, file, maybe_numbers)
     used = {name for _, _, name in found}
     rest = {name: kind for name, kind in schema.items() if name not in used}
     roles = given.roles
-    labels = tuple(name for role, _, name in found if role == "labels") or _infer_label(schema, rest, file)
+    labels = tuple(name for role, _, name in found if role == "labels") or _infer_label(
+        schema, rest, file, maybe_numbers
+    )
     inferred = _inferred({name: kind for name, kind in rest.items() if name not in labels}, roles, file)
     weight = next((name for role, _, name in found if role == "weight"), None)
     pooling: dict[str, str] = {**roles.multi} if isinstance(roles.multi, dict) else {}
     lists = [(group, name) for role, group, name in found if role == "multi"]
-    return Layout(
+    layout = Layout(
         labels,
         _groups("slots", roles.slots, found, inferred),
         _groups("dense", roles.dense, found, inferred),
@@ -159,9 +199,18 @@ def resolve(schema: Schema, file: str, given: ColumnRoles | Layout | None = None
         roles.separator,
         roles.max_ids,
     )
+    return replace(layout, number_ids=_number_ids(layout, schema, text))
 
 
-def _named(given: ColumnRoles, schema: Schema, file: str) -> list[tuple[str, str, str]]:
+def _number_ids(layout: Layout, schema: Schema, text: bool) -> tuple[str, ...]:
+    """Return the columns of ids that are integers."""
+    names = [] if text else [*layout.slot_columns, *layout.multi]
+    return tuple(name for name in names if getattr(schema[name], "inner", schema[name]).is_integer())
+
+
+def _named(
+    given: ColumnRoles, schema: Schema, file: str, maybe_numbers: Collection[str]
+) -> list[tuple[str, str, str]]:
     """Return (role, group, column) of every column that the roles name."""
     found: list[tuple[str, str, str]] = []
     for role, group, path, pattern in _mentions(given.roles):
@@ -178,7 +227,7 @@ def _named(given: ColumnRoles, schema: Schema, file: str) -> list[tuple[str, str
             if earlier is not None:
                 what = f"column {name!r} has two roles: {earlier} and {role}"
                 raise given.error(what, path, "name it once")
-            if role != "ignore" and not _fits(role, schema[name]):
+            if role != "ignore" and not _fits(role, schema[name], name in maybe_numbers):
                 what = f"column {name!r} of {file} has type {schema[name]}"
                 raise given.error(what, path, _MEANING[role])
             found.append((role, group, name))
@@ -203,10 +252,10 @@ def _mentions(roles: Roles) -> Iterator[tuple[str, str, list[int | str], str]]:
                 yield from ((role, group, [role, group, at], name) for at, name in enumerate(names))
 
 
-def _fits(role: str, kind: pl.DataType) -> bool:
+def _fits(role: str, kind: pl.DataType, maybe_number: bool = False) -> bool:
     import polars as pl
 
-    number = kind.is_numeric() or kind == pl.Boolean
+    number = maybe_number or kind.is_numeric() or kind == pl.Boolean
     if role == "slots":
         return _is_id(kind)
     if role == "multi":
@@ -220,9 +269,9 @@ def _is_id(kind: Any) -> bool:
     return kind.is_integer() or kind in (pl.String, pl.Categorical)
 
 
-def _infer_label(schema: Schema, rest: Schema, file: str) -> tuple[str, ...]:
+def _infer_label(schema: Schema, rest: Schema, file: str, maybe_numbers: Collection[str]) -> tuple[str, ...]:
     label = next((name for name in rest if name.lower() in _LABELS), next(iter(rest), ""))
-    if label not in schema or not _fits("labels", schema[label]):
+    if label not in schema or not _fits("labels", schema[label], label in maybe_numbers):
         raise InputError("has no label column", where=file, hint="name it `label`; values 0 or 1")
     return (label,)
 

@@ -18,26 +18,38 @@ from berth.train.data.frames import frame_rows
 from berth.train.data.lines import Bytes, whole_lines
 from berth.train.data.rows import Rows
 
-_NEWLINE = 10
+_NEWLINE, _RETURN, _QUOTE = 10, 13, 34
 _INFERRED = 100  # lines
 
 
-def text_schema(path: Path) -> Schema:
-    """Return the columns of a file, with types inferred from its first lines."""
-    separator, _, first = _head(path)
+def text_schema(path: Path) -> tuple[Schema, frozenset[str]]:
+    """Return the columns of a file with types inferred from its first lines, and those of text that may be numbers.
+
+    These have a number among the text, or no value at all.
+    """
+    separator, head, first = _head(path)
     ends = np.flatnonzero(first == _NEWLINE)[
         : _INFERRED + 1
     ]  # no further: polars may parse lines after n_rows
     text = io.BytesIO(first[: ends[-1] + 1 if len(ends) else None].tobytes())
+    _names(path, head, separator)
     with _reporting(str(path)):
-        return dict(pl.read_csv(text, separator=separator, truncate_ragged_lines=True).schema)
+        frame = pl.read_csv(text, separator=separator, truncate_ragged_lines=True)
+    if not len(frame):
+        raise InputError("has no rows", where=str(path))
+    words = frame.select(pl.col(pl.String))
+    return dict(frame.schema), frozenset(column.name for column in words if _may_be_numbers(column))
+
+
+def _may_be_numbers(column: pl.Series) -> bool:
+    values = column.drop_nulls()
+    return not len(values) or values.cast(pl.Float64, strict=False).count() > 0
 
 
 def text_rows(path: Path, layout: Layout, offset: int = 0, line: int = 0) -> Iterator[Rows]:
     """Yield the rows of a file from a byte of the decompressed text on, after `line` lines."""
     separator, head, _ = _head(path)
-    with _reporting(f"{path}:1"):
-        names = pl.read_csv(io.BytesIO(head), separator=separator).columns
+    names = _names(path, head, separator)
     if offset == 0:
         offset, line = len(head), 1
     try:
@@ -49,6 +61,39 @@ def text_rows(path: Path, layout: Layout, offset: int = 0, line: int = 0) -> Ite
         raise InputError(f"can't be read beyond line {line:,}: {error}", where=str(path)) from None
     except pl.exceptions.PolarsError as error:
         raise _unreadable(error, f"{path}:{line + 1}") from None
+
+
+def _names(path: Path, head: bytes, separator: str) -> list[str]:
+    """Return the names of the columns."""
+    with _reporting(f"{path}:1"):
+        frame = pl.read_csv(io.BytesIO(head), separator=separator, has_header=False, infer_schema=False)
+    named = [name or "" for name in (frame.row(0) if len(frame) else ())]
+    for name in named:
+        if name and named.count(name) > 1:
+            raise InputError(
+                f"column {name!r} is entered twice", where=f"{path}:1", hint="rename one of them"
+            )
+    with _reporting(f"{path}:1"):
+        return pl.read_csv(io.BytesIO(head), separator=separator).columns
+
+
+def _wrong_fields(block: Bytes, ends: np.ndarray, separator: str, columns: int) -> dict[int, str]:
+    """Return the rows that do not have as many fields as the header, with the reason.
+
+    Separators inside quotes are part of a value. Where quotes of a line do not match, it is left to the parser.
+    """
+    begins = np.concatenate(([0], ends[:-1]))
+    quotes, is_separator = block == _QUOTE, block == ord(separator)
+    unmatched = np.zeros(len(ends), np.bool_)
+    if quotes.any():
+        opened = np.cumsum(quotes)
+        before = np.repeat(np.concatenate(([0], opened[ends[:-1] - 1])), ends - begins)
+        is_separator &= (opened - before) % 2 == 0
+        unmatched = np.add.reduceat(quotes, begins, dtype=np.int64) % 2 == 1
+    fields = np.add.reduceat(is_separator, begins, dtype=np.int64) + 1
+    blank = (ends - begins == 1) | ((ends - begins == 2) & (block[begins] == _RETURN))
+    rows = np.flatnonzero((fields != columns) & ~unmatched & ~blank).tolist()
+    return {row: f"expected {columns} fields, as in the header, got {fields[row]}" for row in rows}
 
 
 @contextmanager
@@ -76,9 +121,10 @@ def _block_rows(
     )
     if len(frame) != len(ends):
         raise OSError("a quoted value contains a line break")
+    wrong = _wrong_fields(block, ends, separator, len(names))
     missing = [pl.lit(None, pl.String).alias(name) for name in layout.columns if name not in frame.columns]
     frame = frame.with_columns(missing).select(layout.columns)
-    return frame_rows(frame, layout, ends + offset, np.arange(len(frame)) + line + 1)
+    return frame_rows(frame, layout, ends + offset, np.arange(len(frame)) + line + 1, wrong)
 
 
 def header(path: Path) -> bytes:

@@ -163,15 +163,8 @@ class FileStream:
             epoch, first = epoch + 1, 0
 
     def _read(self, path: Path, offset: int, line: int) -> Iterator[Rows]:
-        if (
-            path not in self._checked and self._layout(path) != self.layout
-        ):  # slots are identified by position
-            raise InputError(
-                "has different columns than earlier files, or in another order",
-                where=str(path),
-                hint=f"expected {', '.join(self.layout.columns)}",
-            )
-        self._checked.add(path)
+        if path not in self._checked:
+            self._check(path)
         if path.suffix == ".parquet":
             from berth.train.data.parquet import parquet_rows
 
@@ -182,8 +175,23 @@ class FileStream:
             return text_rows(path, self.layout, offset, line)
         return criteo.criteo_rows(path, offset, line)
 
+    def _check(self, path: Path) -> None:
+        found = self._layout(path)
+        if found != self.layout:  # slots are identified by position
+            raise InputError(
+                "has different columns than earlier files, or in another order",
+                where=str(path),
+                hint=f"expected {', '.join(self.layout.columns)}",
+            )
+        self.layout.check_ids(found.number_ids, str(path), str(self.files[0]))
+        self._checked.add(path)
+
     def _layout(self, path: Path) -> Layout:
-        """Return the columns of a file that are read."""
+        """Return the columns of a file that are read; ids in Criteo's columns are the same as numbers and as text."""
+        found = self._resolved(path)
+        return criteo.LAYOUT if found == criteo.LAYOUT else found
+
+    def _resolved(self, path: Path) -> Layout:
         if path.suffix == ".parquet":
             from berth.train.data.parquet import parquet_schema
 
@@ -191,7 +199,8 @@ class FileStream:
         if self._has_header(path):
             from berth.train.data.delimited import text_schema
 
-            return resolve(text_schema(path), str(path), self._roles)
+            schema, maybe_numbers = text_schema(path)
+            return resolve(schema, str(path), self._roles, maybe_numbers=maybe_numbers)
         return criteo.LAYOUT
 
     def _has_header(self, path: Path) -> bool:

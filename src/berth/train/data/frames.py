@@ -18,15 +18,22 @@ _LARGEST = float(np.finfo(np.float32).max)
 Flags = NDArray[np.bool_]
 
 
-def frame_rows(frame: pl.DataFrame, layout: Layout, ends: Ints, lines: Ints) -> Rows:
-    """Return the rows of a frame; `ends` and `lines` are the positions after each of its rows."""
+def frame_rows(
+    frame: pl.DataFrame, layout: Layout, ends: Ints, lines: Ints, wrong: dict[int, str] | None = None
+) -> Rows:
+    """Return the rows of a frame; `ends` and `lines` are the positions after each of its rows.
+
+    `wrong` has reasons for which rows are bad whatever their values.
+    """
+    wrong = wrong or {}
     labels = np.stack([_labels(frame[name]) for name in layout.labels], axis=1)
     features, weights = _features(frame, layout.dense_columns), _weights(frame, layout.weight)
     labelled = ((labels == 0) | (labels == 1)).all(axis=1)
     finite = np.isfinite(features).all(axis=1) & _are_numbers(frame, layout.dense_columns)
     weighted = np.isfinite(weights) & (weights >= 0) if weights is not None else np.ones(len(frame), np.bool_)
     good = labelled & finite & weighted
-    bad = list(_bad_rows(frame, layout, lines, good))
+    good[list(wrong)] = False
+    bad = list(_bad_rows(frame, layout, lines, good, wrong))
     examples = Examples(
         _keys(frame, layout),
         _signed_log(features) if layout.scale == "log" else features,
@@ -42,9 +49,11 @@ def frame_rows(frame: pl.DataFrame, layout: Layout, ends: Ints, lines: Ints) -> 
     return Rows(examples, ends, lines, bad, len(frame))
 
 
-def _bad_rows(frame: pl.DataFrame, layout: Layout, lines: Ints, good: Flags) -> Iterator[BadRow]:
+def _bad_rows(
+    frame: pl.DataFrame, layout: Layout, lines: Ints, good: Flags, wrong: dict[int, str]
+) -> Iterator[BadRow]:
     for row in np.flatnonzero(~good).tolist():
-        yield BadRow(int(lines[row]), _reason(frame.row(row, named=True), layout))
+        yield BadRow(int(lines[row]), wrong.get(row) or _reason(frame.row(row, named=True), layout))
 
 
 def _reason(row: dict[str, Any], layout: Layout) -> str:
@@ -54,7 +63,7 @@ def _reason(row: dict[str, Any], layout: Layout) -> str:
             shown = "nothing" if row[name] is None else row[name]
             return f"column {name!r}: a label is 0 or 1, got {shown}"
     for name in layout.dense_columns:
-        if isinstance(row[name], str) and np.isnan(_number(row[name])):
+        if row[name] is not None and np.isnan(_number(row[name])):
             return f"column {name!r}: {row[name]!r} is not a number"
         if row[name] is not None and abs(_number(row[name])) > _LARGEST:
             return f"column {name!r}: {row[name]} is infinite, or too large for a float"
@@ -91,7 +100,7 @@ def _feature(column: pl.Series) -> pl.Expr:
     number = pl.col(column.name).cast(pl.Float32, strict=False)
     if column.null_count() or column.dtype == pl.String:
         number = number.fill_null(0)
-    return number.fill_nan(0) if column.dtype.is_float() else number
+    return number
 
 
 def _are_numbers(frame: pl.DataFrame, names: list[str]) -> Flags:

@@ -19,15 +19,15 @@ _BLOCK = 1 << 16
 def parquet_schema(path: Path) -> Schema:
     """Return the columns of a file and their types."""
     try:
-        return dict(pl.scan_parquet(path).collect_schema())
+        return dict(pl.scan_parquet(path, glob=False).collect_schema())
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"can't be read as Parquet: {error}", where=str(path)) from None
+        raise _unreadable(error, path) from None
 
 
 def parquet_rows(path: Path, layout: Layout, offset: int = 0) -> Iterator[Rows]:
     """Yield the rows of a file from a row on."""
     try:
-        scan = pl.scan_parquet(path).select(layout.columns)
+        scan = pl.scan_parquet(path, glob=False).select(layout.columns)
         while True:
             frame = scan.slice(offset, _BLOCK).collect()
             if not len(frame):
@@ -36,4 +36,8 @@ def parquet_rows(path: Path, layout: Layout, offset: int = 0) -> Iterator[Rows]:
             yield frame_rows(frame, layout, numbers, numbers)
             offset += len(frame)
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise InputError(f"can't be read as Parquet: {error}", where=str(path)) from None
+        raise _unreadable(error, path) from None
+
+
+def _unreadable(error: Exception, path: Path) -> InputError:
+    return InputError(f"can't be read as Parquet: {str(error).splitlines()[0]}", where=str(path))

@@ -10,7 +10,10 @@ from berth.train.tables.statistics import table_totals
 
 
 def add_up_shards(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the totals of each table, and rows and bytes of each owner, from what every worker reported."""
+    """Return the totals of each table, and rows and bytes of each owner, from what every worker reported.
+
+    Tables on servers are the same in all reports.
+    """
     reported = [worker["shards"] for worker in workers]
     names = list(dict.fromkeys(name for one in reported for name in one["tables"]))
     tables = {
@@ -35,7 +38,10 @@ def add_up_shards(workers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     }
     for name, one in tables.items():
         one["moved_bytes"] = round(moved * weights[name] / (sum(weights.values()) or 1))
-    found = {"tables": tables, "owners": owners, "skew": shard_skew([owner["rows"] for owner in owners])}
+    tables = {**reported[0].get("served_tables", {}), **tables}
+    found: dict[str, Any] = {"tables": tables, "owners": owners}
+    if "servers" not in reported[0]:  # else it is theirs
+        found["skew"] = shard_skew([owner["rows"] for owner in owners])
     caches = [one["device_cache"] for one in reported if one.get("device_cache")]
     return found | ({"device_cache": _caches(caches)} if caches else {})
 

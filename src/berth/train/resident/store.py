@@ -59,6 +59,11 @@ class ResidentStore:
         self._exchange_s: deque[float] = deque(maxlen=_TIMED_STEPS)  # wall-clock time of a step's exchanges
         self.checkpoints = ResidentCheckpoints(process_group, self._shard, owners)
 
+    @property
+    def names(self) -> Mapping[str, Any]:
+        """Return the tables of all stages, by name."""
+        return self._tables
+
     def open(self, tables: Sequence[TableSpec]) -> None:
         """Create this rank's shards of the tables."""
         for spec in tables:

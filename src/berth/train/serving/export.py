@@ -26,6 +26,7 @@ from torch import Tensor, nn
 import berth
 from berth.errors import InputError
 from berth.train.checkpoint.inspect import load_table, open_checkpoint
+from berth.train.checkpoint.store import Notify
 from berth.train.data import ClickStream, criteo
 from berth.train.data.batch import Share
 from berth.train.data.columns import Layout
@@ -59,16 +60,17 @@ def export_for_serving(
     step: int | None = None,
     inputs: Inputs | None = None,
     overwrite: bool = False,
+    notify: Notify = print,
 ) -> Exported:
     """Write the model of a checkpoint to a new folder `out`; `model` and `step` as in `load_for_inference`.
 
-    With `overwrite` it may replace an export, but no other folder.
+    With `overwrite` it may replace an export, but no other folder. `notify` gets what `load_for_inference` reports.
     `inputs` are a batch of at least two examples. It is needed only for a model that was trained on a data source of
     your own and has no `example_batch`.
     """
     folder = Path(out)
     _check_replaceable(folder, overwrite)
-    store, chain = open_checkpoint(checkpoint, step)
+    store, chain = open_checkpoint(checkpoint, step, notify)
     loaded = load_for_inference(checkpoint, model, step=chain[-1].step)
     run = chain[-1].run
     example = _checked_inputs(inputs if inputs is not None else example_inputs(loaded, run["data"]))

@@ -26,6 +26,7 @@ from berth.train.sparse import SparseStore
 from berth.train.stages.cut import StageCut
 from berth.train.stages.exchange import MicroBatch, StageExchange
 from berth.zoo.layered import LayeredModel, map_tensors, tensors
+from berth.zoo.products import onednn_products
 
 
 class StageLearner(Learner):
@@ -145,7 +146,11 @@ class StageLearner(Learner):
         if any(layer.counts_clicks for layer in self.embeddings):
             self._clicked.append(labels)
         started = time.thread_time()
-        with naming_layers(self.whole, self.device), autocast(self.device, self._bf16):
+        with (
+            naming_layers(self.whole, self.device),
+            autocast(self.device, self._bf16),
+            onednn_products(self._onednn_layers),
+        ):
             after = self.model(state)
             loss = self._loss(after, to_device(labels, self.device)) if self.is_last else None
         roots = [tensor for tensor in tensors(after) if tensor.requires_grad]

@@ -1,0 +1,143 @@
+"""The queue in segments: consecutive jobs of which a pass knows at one glance that none of them can start.
+
+`World.waiting` is one sorted array. A segment covers some dozens of its entries and knows their number, the smallest
+demand among them by the tier that they accept, and until when that holds. A walk through a long queue takes a
+step per segment where no group has as many free devices as the smallest demand needs (asking.py): the jobs in it
+would all have been tried, and none would have started.
+
+Segments are linked in the order of the queue. A job that joins or leaves changes the one it belongs to, and no other,
+as they know how many jobs they cover and not where. One that has grown too large is cut in two.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from berth.native.kernels import inlined, kernel
+from berth.schedule.records import MAX_TIERS, World
+
+_NONE = 2**31 - 1  # no job has such a demand or priority
+_MOST = 128  # jobs of a segment
+
+
+@kernel
+def begin_walk(world: World) -> None:
+    """Puts the cursor in front of the queue."""
+    state = world.state[0]
+    state.next_segment, state.segment_stop = state.first_segment, state.queue_start
+
+
+@kernel
+def find_segment(world: World, at: int) -> None:
+    """Moves the cursor into the segment of an index of the queue, or in front of it if that is its first."""
+    state = world.state[0]
+    number, stop = state.first_segment, state.queue_start + world.segments[state.first_segment].count
+    while stop <= at:
+        number = world.segments[number].next
+        stop += world.segments[number].count
+    inside = at > stop - world.segments[number].count
+    state.next_segment = world.segments[number].next if inside else number
+    state.segment_stop = stop if inside else at
+
+
+@kernel
+def join_segment(world: World, at: int, row: int) -> None:
+    """Counts a job that was inserted at an index of the queue; what its segment knew is asked again."""
+    state = world.state[0]
+    if state.first_segment < 0:
+        state.first_segment = new_segment(world)
+    number, left = state.first_segment, at - state.queue_start
+    while left > world.segments[number].count:
+        left -= world.segments[number].count
+        number = world.segments[number].next
+    segment = world.segments[number]
+    segment.count += 1
+    segment.answers = -1
+    segment.priority = min(segment.priority, world.jobs[row].priority)
+    if segment.count > _MOST:
+        cut(world, segment)
+
+
+@kernel
+def cut(world: World, segment: Any) -> None:
+    """Lets a new segment have the later half of one, if there is an unused one."""
+    number = new_segment(world)
+    if number >= 0:
+        later = world.segments[number]
+        later.count, later.next, later.priority = segment.count // 2, segment.next, segment.priority
+        segment.count, segment.next = segment.count - later.count, number
+
+
+@kernel
+def new_segment(world: World) -> int:
+    """An unused segment; -1: there is none."""
+    state = world.state[0]
+    number = state.unused_segment
+    if number >= 0:
+        segment = world.segments[number]
+        state.unused_segment = segment.next
+        segment.next, segment.count, segment.answers, segment.priority = -1, 0, -1, _NONE
+    return number
+
+
+@kernel
+def leave_segment(world: World, at: int, row: int) -> None:
+    """Counts a job out that is about to be removed at an index of the queue."""
+    state, job = world.state[0], world.jobs[row]
+    number, before, left = state.first_segment, -1, at - state.queue_start
+    while left >= world.segments[number].count:
+        left -= world.segments[number].count
+        number, before = world.segments[number].next, number
+    segment = world.segments[number]
+    segment.count -= 1
+    if segment.count == 0:
+        if before >= 0:
+            world.segments[before].next = segment.next
+        else:
+            state.first_segment = segment.next
+        segment.next, state.unused_segment = state.unused_segment, number
+    elif segment.answers == state.answers:
+        first = job.asked_until_s < math.inf and job.asked_until_s <= segment.until_s
+        small = job.gpus <= max(segment.need[job.asked_tier], segment.need_spread[job.widest_tier])
+        if first or small:
+            segment.answers = -1
+
+
+@kernel
+def forget_demand(world: World, demand: int) -> None:
+    """Lets the jobs of one size be asked again, whose timers have changed."""
+    world.demands[demand].answers += 1
+    number = world.state[0].first_segment
+    while number >= 0:
+        segment = world.segments[number]
+        if segment.demands >> (demand & 63) & 1:
+            segment.answers = -1
+        number = segment.next
+
+
+@kernel
+def clear_needs(segment: Any) -> None:
+    """Forgets what a segment knew of its jobs."""
+    segment.until_s, segment.shortest_s, segment.priority, segment.gains = math.inf, math.inf, _NONE, 0
+    segment.demands = segment.fixed = 0
+    for tier in range(MAX_TIERS):
+        segment.need[tier] = segment.need_spread[tier] = _NONE
+
+
+@kernel
+def add_needs(segment: Any, job: Any) -> None:
+    """Adds what a segment must know of one of its jobs."""
+    segment.until_s = min(segment.until_s, job.asked_until_s)
+    segment.shortest_s = min(segment.shortest_s, runs_s(job))
+    segment.demands |= 1 << (job.demand & 63)
+    segment.priority = min(segment.priority, job.priority)
+    segment.fixed |= not job.preemptible
+    segment.need[job.asked_tier] = min(segment.need[job.asked_tier], job.gpus)
+    segment.need_spread[job.widest_tier] = min(segment.need_spread[job.widest_tier], job.gpus)
+
+
+@inlined
+def runs_s(job: Any) -> float:
+    """Seconds that a waiting job would run at the tier that it accepts, without restoring."""
+    return job.estimated_remaining_s * job.slowdown[job.asked_tier]
