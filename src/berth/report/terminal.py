@@ -97,7 +97,7 @@ def print_listing(
     ids = columns.index("job") if "job" in columns else 0
     too_wide = sum(widths) + _GAP * (len(widths) - 1) - out.width
     if too_wide > 0:
-        widths[ids] = max(_NARROWEST_ID, widths[ids] - too_wide)
+        widths[ids] = max(_NARROWEST_ID, len(columns[ids]), widths[ids] - too_wide)
     taken = sum(widths) + _GAP * (len(widths) - 1)
     beside = out.width - taken - _GAP >= _NARROWEST_NOTE
     heads = [Text(name, "dim") for name in columns]

@@ -100,6 +100,7 @@ class Trainer:
         options |= {"checkpoints": checkpoints}
         for name in options.keys() - _OPTIONS:
             raise TypeError(f"Trainer() got an unexpected keyword argument {name!r}")
+        options = {name: _plain(value) for name, value in options.items()}
         check_scale(scale)
         recipe = _recipe(model, data, columns, options)
         planned = planned_of(recipe, plan, scale, options.get("slowdowns", {}))
@@ -294,6 +295,11 @@ class Trainer:
             self._scratch = tempfile.mkdtemp(prefix="berth-run-")
             finalize(self, shutil.rmtree, self._scratch, ignore_errors=True)
         return Checkpoints(self._scratch, every=_NEVER, keep=1)
+
+
+def _plain(value: Any) -> Any:
+    """Return an integer of another library, such as numpy, as one that a checkpoint can store."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 def _recipe(model: Model, data: Data | None, columns: Columns, options: dict[str, Any]) -> Recipe:

@@ -1,4 +1,4 @@
-"""Matrix products of linear layers, and a ReLU behind them, by oneDNN, on processors where torch's own are slower.
+"""Matrix products of linear layers by oneDNN, on processors where torch's own are slower.
 
 torch multiplies single-precision matrices by MKL, and ships oneDNN too. On AMD processors with AVX-512 oneDNN is
 faster. `BERTH_MATMUL` chooses: `torch`, `onednn`, or `auto` (the default: by processor, so a run that resumes on the
@@ -71,17 +71,17 @@ class _Linear(nn.Linear):
     """`nn.Linear` while a model is trained: large products by oneDNN, all else as torch does it."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - the name in torch
-        return self._products(input, "none") if _suits_onednn(input, self.weight) else super().forward(input)
+        return self._products(input) if _suits_onednn(input, self.weight) else super().forward(input)
 
     def with_relu(self, input_: Tensor) -> Tensor:
-        """Return what a ReLU makes of the output; oneDNN applies it before it writes the products."""
+        """Return the output after a ReLU; the output before it is not kept."""
         if _suits_onednn(input_, self.weight):
-            return self._products(input_, "relu")
+            return self._products(input_, relu=True)
         return functional.relu(super().forward(input_))
 
-    def _products(self, input_: Tensor, after: str) -> Tensor:
+    def _products(self, input_: Tensor, relu: bool = False) -> Tensor:
         rows = input_.reshape(-1, input_.shape[-1])
-        products: Tensor = _Products.apply(rows, self.weight, self.bias, after)  # type: ignore[no-untyped-call]
+        products: Tensor = _Products.apply(rows, self.weight, self.bias, relu)  # type: ignore[no-untyped-call]
         return products.reshape(*input_.shape[:-1], self.weight.shape[0])
 
 
@@ -95,7 +95,7 @@ class _Sequential(nn.Sequential):
             if (
                 isinstance(layer, _Linear)
                 and _is_plain_relu(layers[at + 1 : at + 2])
-                and not _has_hooks(layer)
+                and not _is_changed(layer)
             ):
                 input, at = layer.with_relu(input), at + 2  # noqa: A001
             else:
@@ -107,13 +107,14 @@ _REPLACED: dict[type, type] = {nn.Linear: _Linear, nn.Sequential: _Sequential}
 
 
 def _is_plain_relu(layers: list[nn.Module]) -> bool:
-    return bool(layers) and type(layers[0]) is nn.ReLU and not _has_hooks(layers[0])
+    return bool(layers) and type(layers[0]) is nn.ReLU and not _is_changed(layers[0])
 
 
-def _has_hooks(layer: nn.Module) -> bool:
-    """Whether a program looks at what passes through a layer."""
+def _is_changed(layer: nn.Module) -> bool:
+    """Whether a program looks at what passes through a layer, or has given it a forward pass of its own."""
     before, after = layer._forward_pre_hooks, layer._forward_hooks
-    return bool(before or after or layer._backward_hooks or layer._backward_pre_hooks)
+    hooks = before or after or layer._backward_hooks or layer._backward_pre_hooks
+    return bool(hooks) or "forward" in vars(layer)
 
 
 def _suits_onednn(input_: Tensor, weight: Tensor) -> bool:
@@ -130,12 +131,17 @@ def _suits_onednn(input_: Tensor, weight: Tensor) -> bool:
 
 
 class _Products(torch.autograd.Function):
-    """input x weight^T + bias, and a ReLU. The gradient of the weight is left to MKL, which is as fast there."""
+    """input x weight^T + bias, and a ReLU. The gradient of the weight is left to MKL, which is as fast there.
+
+    The ReLU is torch's: oneDNN's makes 0 of NaN, which would hide that training diverges.
+    """
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
-        products = _multiply(rows, weight, bias, after)
-        ctx.save_for_backward(rows, weight, products if after == "relu" else None)
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None, relu: bool) -> Tensor:
+        products = _multiply(rows, weight, bias)
+        if relu:
+            products.relu_()
+        ctx.save_for_backward(rows, weight, products if relu else None)
         return products
 
     @staticmethod
@@ -156,9 +162,9 @@ class _Products(torch.autograd.Function):
 
 
 def _multiply_right(gradient: Tensor, weight: Tensor) -> Tensor:
-    return _multiply(gradient, weight.t(), None, "none")
+    return _multiply(gradient, weight.t(), None)
 
 
-def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, after, [], "")
+def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise.default(rows, weight, bias, "none", [], "")
     return result

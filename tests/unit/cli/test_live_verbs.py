@@ -163,6 +163,17 @@ def test_long_ids_have_a_line_of_their_own_and_are_not_split_in_reasons(columns)
     assert lines[at + 1].split() == ["2", "large", "bob", "16"]
 
 
+def test_a_column_of_ids_is_at_least_as_wide_as_its_name():
+    from rich.console import Console
+
+    from berth.report.terminal import print_listing
+
+    out = Console(width=20, file=io.StringIO())
+    print_listing(out, ["machine", "devices", "free"], [["m1", "8x A100-40GB", "8"]], left=2)
+    name, row = out.file.getvalue().splitlines()
+    assert row.index("8x") == name.index("devices")
+
+
 def test_states_have_colours_on_a_terminal_only():
     from rich.console import Console
 

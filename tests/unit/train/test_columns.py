@@ -248,6 +248,28 @@ def test_lines_with_another_number_of_fields_than_the_header_are_bad_rows(tmp_pa
     ]
 
 
+@pytest.mark.parametrize(
+    ("first", "reason"),
+    [
+        ("0,u2,i2", "expected 4 fields, as in the header, got 3"),
+        ("0,u2,i2,2.5,99", "expected 4 fields, as in the header, got 5"),
+        ("", "column 'click': a label is 0 or 1, got nothing"),
+    ],
+)
+def test_the_first_row_of_a_file_or_after_a_resumption_may_be_bad_too(first, reason, tmp_path):
+    path = tmp_path / "ragged.csv"
+    path.write_text("\n".join(["click,user,item,price", first, "1,u1,i1,1.5", first, "1,u3,i3,3.5", ""]))
+    columns = {"labels": "click", "slots": ["user", "item"], "dense": ["price"], "scale": "none"}
+    early, late = (FileStream(path, columns=columns, window=1, epochs=1) for _ in range(2))
+    batches = list(early.batches(1, 0, Share(), 0))
+    assert [batch.inputs["dense"].tolist() for batch in batches] == [[[1.5]], [[3.5]]]
+    assert early.first_bad == [f"{path}:{line}: {reason}" for line in (2, 4)]
+    late.seek(early.position(1))
+    [batch] = late.batches(1, 1, Share(), 0)
+    assert batch.inputs["dense"].tolist() == [[3.5]]
+    assert late.first_bad == [f"{path}:4: {reason}"]
+
+
 def test_a_column_entered_twice_is_refused(tmp_path):
     path = tmp_path / "twice.csv"
     path.write_text("click,click,user\n1,0,u1\n0,1,u2\n")

@@ -8,12 +8,14 @@ import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 from torch import nn
 
 from berth.errors import InputError
 from berth.train import Trainer, run_processes
 from berth.train.callbacks import EventPipe
+from berth.train.checkpoint.inspect import open_checkpoint
 from preloaded import programs
 
 SCRIPT = """
@@ -200,6 +202,13 @@ def test_events_after_the_end_of_the_caller_are_dropped(tmp_path):
 def test_options_without_a_meaning_are_refused_as_the_command_refuses_them(options, message):
     with pytest.raises(InputError, match=message):
         Trainer("ctrdnn-8", **options)
+
+
+def test_integers_of_numpy_are_saved_in_a_checkpoint(tmp_path):
+    counts = {name: np.int64(8) for name in ("batch", "seed", "day_every")}
+    with Trainer("ctrdnn-8", checkpoints=tmp_path, **counts) as trainer:
+        trainer.fit(steps=np.int64(2))
+    assert open_checkpoint(tmp_path)[1][-1].run["batch"] == 8
 
 
 @pytest.mark.parametrize("length", [{"steps": -3}, {"steps": 2.5}, {"examples": 0}], ids=str)

@@ -27,9 +27,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     seen: list[tuple[Any, ...]] = []
     multiply = products._multiply
 
-    def counted(rows: Tensor, weight: Tensor, bias: Tensor | None, after: str) -> Tensor:
-        seen.append((*rows.shape, weight.shape[0], after))
-        return multiply(rows, weight, bias, after)
+    def counted(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        seen.append((*rows.shape, weight.shape[0]))
+        return multiply(rows, weight, bias)
 
     monkeypatch.setattr(products, "_multiply", counted)
     return seen
@@ -59,8 +59,20 @@ def test_output_and_gradients_equal_those_of_torch_but_for_the_order_of_sums(
     assert len(found) == 5
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-7)
-    forward = (EXAMPLES, WIDTH, HIDDEN, "relu")
-    assert calls == [forward, (EXAMPLES, HIDDEN, WIDTH, "none"), forward]  # the last is `model(given)`
+    forward = (EXAMPLES, WIDTH, HIDDEN)
+    assert calls == [forward, (EXAMPLES, HIDDEN, WIDTH), forward]  # the last is `model(given)`
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_values_that_are_not_finite_pass_a_relu_as_in_torch(value: float) -> None:
+    model, given = tower(), torch.randn(EXAMPLES, WIDTH)
+    given[3, 5] = value
+    expected = model[0:2](given), *gradients(model, given)
+    with onednn_products(onednn_layers(model, CPU)):
+        found = model[0:2](given), *gradients(model, given)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.isnan(), other.isnan())
+        assert torch.equal(one.isinf(), other.isinf())
 
 
 def test_a_relu_that_a_program_looks_at_is_applied_apart(calls: list[tuple[Any, ...]]) -> None:
@@ -68,9 +80,19 @@ def test_a_relu_that_a_program_looks_at_is_applied_apart(calls: list[tuple[Any, 
     model[0].register_forward_hook(lambda *called: seen.append(called[2].min().item()))
     with onednn_products(onednn_layers(model, CPU)):
         found = model(given)
-    assert calls == [(EXAMPLES, WIDTH, HIDDEN, "none")]
+    assert calls == [(EXAMPLES, WIDTH, HIDDEN)]
     assert seen[0] < 0.0  # before the ReLU
     assert torch.allclose(found, model(given), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("changed", [0, 1])
+def test_a_layer_with_a_forward_pass_of_its_own_keeps_it(changed: int) -> None:
+    model, given = tower(), torch.randn(EXAMPLES, WIDTH)
+    plain = model[changed].forward
+    model[changed].forward = lambda passed: plain(passed) + 1.0
+    expected = model(given)
+    with onednn_products(onednn_layers(model, CPU)):
+        assert torch.allclose(model(given), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_layers_of_a_chain_that_are_called_alone_have_their_own_output() -> None:

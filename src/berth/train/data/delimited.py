@@ -55,7 +55,7 @@ def text_rows(path: Path, layout: Layout, offset: int = 0, line: int = 0) -> Ite
     try:
         for block in whole_lines(path, offset):
             ends = np.flatnonzero(block == _NEWLINE) + 1
-            yield _block_rows(block, names, separator, layout, ends, offset, line)
+            yield _block_rows(block, head, names, separator, layout, ends, offset, line)
             offset, line = offset + len(block), line + len(ends)
     except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
         raise InputError(f"can't be read beyond line {line:,}: {error}", where=str(path)) from None
@@ -109,21 +109,22 @@ def _unreadable(error: Exception, where: str) -> InputError:
 
 
 def _block_rows(
-    block: Bytes, names: list[str], separator: str, layout: Layout, ends: np.ndarray, offset: int, line: int
+    block: Bytes,
+    head: bytes,
+    names: list[str],
+    separator: str,
+    layout: Layout,
+    ends: np.ndarray,
+    offset: int,
+    line: int,
 ) -> Rows:
-    frame = pl.read_csv(
-        io.BytesIO(block.tobytes()),
-        separator=separator,
-        has_header=False,
-        new_columns=names,
-        infer_schema=False,
-        truncate_ragged_lines=True,
-    )
+    # Without the header, the first row would decide how many columns there are.
+    text = io.BytesIO(head + block.tobytes())
+    frame = pl.read_csv(text, separator=separator, infer_schema=False, truncate_ragged_lines=True)
     if len(frame) != len(ends):
         raise OSError("a quoted value contains a line break")
     wrong = _wrong_fields(block, ends, separator, len(names))
-    missing = [pl.lit(None, pl.String).alias(name) for name in layout.columns if name not in frame.columns]
-    frame = frame.with_columns(missing).select(layout.columns)
+    frame = frame.select(layout.columns)
     return frame_rows(frame, layout, ends + offset, np.arange(len(frame)) + line + 1, wrong)
 
 
