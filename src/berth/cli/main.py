@@ -126,7 +126,7 @@ def _usage(error: Any) -> str:
 
 
 def _other_name(text: str) -> str:
-    """A command for a word that is its beginning, or that other schedulers use for it."""
+    """Return the command that is meant by its first letters or by its name in other schedulers."""
     _, _, word = text.partition("no such command ")
     word = word.strip("'")
     begun = [name for name in sorted(NAMES) if len(word) > 1 and name.startswith(word)]

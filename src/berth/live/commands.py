@@ -13,7 +13,6 @@ from berth.live.demand import (
     device_types_of,
     fits,
     nearest_tier_of,
-    sensitivity_key,
     type_index,
 )
 from berth.live.job import Job
@@ -172,19 +171,7 @@ def drain(machine: str, *, back: bool = False, by: str | None = None) -> Command
     return run
 
 
-def learn(job: str, tier: int, step_s: float) -> Command:
-    """Record the measured step time of such jobs at this tier."""
-
-    def run(state: ControllerState, store: Store, now: float) -> Answer:
-        spec = active(state, store, job).spec
-        if spec.offer is not None:  # step times of alternatives are stated
-            return Answer((), {"job": job, "step_s": step_s})
-        return learn_key(sensitivity_key(state.setup, spec), tier, step_s)(state, store, now)
-
-    return run
-
-
-def learn_key(key: str, tier: int, step_s: float) -> Command:
+def learn(key: str, tier: int, step_s: float) -> Command:
     """Record the measured step time of jobs with this key at a tier; the measured one may have ended."""
 
     def run(state: ControllerState, store: Store, now: float) -> Answer:

@@ -90,7 +90,7 @@ class Meter:
             rows.append((now, reading.key, reading.job, reading.tier, reading.count, mean))
             old = known.get(reading.key, {}).get(reading.tier)
             if reading.is_learned and (old is None or abs(mean - old) > _NEWS * old):
-                self._controller.ask(commands.learn_key(reading.key, reading.tier, mean))
+                self._controller.ask(commands.learn(reading.key, reading.tier, mean))
         for token, reading in readings.items():
             if reading.reads_after_end >= _READS_AFTER_END:
                 del self._readings[token]

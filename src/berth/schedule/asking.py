@@ -1,4 +1,4 @@
-"""What the policy says of waiting jobs, and which of them a pass need not look at.
+"""What the policy answers about waiting jobs, and which of them a pass can skip.
 
 The widest tier that a job accepts and when that could change (`allowed_tier`, `wake`) are kept with the job: until
 that moment the answers hold, unless delay timers change, which is noted (`Demand.answers`). Where no program reads
@@ -83,7 +83,7 @@ def next_to_consider(
             ask_segment(world, hooks, segment, at, now)
             state.segment_stop, state.next_segment = at + segment.count, segment.next
             uniform = segment.priority == world.jobs[world.waiting[at]].priority
-            apart = uniform and keeps_off(world, segment.priority)
+            apart = uniform and is_reserved_from(world, segment.priority)
             apart = apart and not may_backfill(world, segment.shortest_s, min_of(segment.need), now)
             ahead = goes_ahead(world, world.waiting[state.segment_stop - 1], ahead_of)
             counts = due and segment.fixed
@@ -96,8 +96,8 @@ def next_to_consider(
                 continue
         ask(world, hooks, world.waiting[at], now)
         job = world.jobs[world.waiting[at]]
-        apart = keeps_off(world, job.priority) and not may_backfill(world, runs_s(job), job.gpus, now)
-        if job.priority < priority or job.gpus <= most_free(world, job.asked_tier, apart):
+        apart = is_reserved_from(world, job.priority) and not may_backfill(world, runs_s(job), job.gpus, now)
+        if job.priority < priority or job.gpus <= most_free_at(world, job.asked_tier, apart):
             break
         if (due and not job.preemptible) or not goes_ahead(world, world.waiting[at], ahead_of):
             break
@@ -127,7 +127,7 @@ def next_to_spread(world: World, at: int, scattered: bool) -> int:
             segment = world.segments[state.next_segment]
             state.segment_stop, state.next_segment = at + segment.count, segment.next
             uniform = segment.priority == world.jobs[world.waiting[at]].priority
-            apart = uniform and keeps_off(world, segment.priority)
+            apart = uniform and is_reserved_from(world, segment.priority)
             too_few = not may_hold(world, segment.need_spread, apart)
             if scattered:
                 too_few = min_of(segment.need_spread) > all_free(world, apart)
@@ -135,8 +135,8 @@ def next_to_spread(world: World, at: int, scattered: bool) -> int:
                 at = state.segment_stop
                 continue
         job = world.jobs[world.waiting[at]]
-        apart = keeps_off(world, job.priority)
-        if job.gpus <= (all_free(world, apart) if scattered else most_free(world, job.widest_tier, apart)):
+        apart = is_reserved_from(world, job.priority)
+        if job.gpus <= (all_free(world, apart) if scattered else most_free_at(world, job.widest_tier, apart)):
             break
         at += 1
     return at
@@ -156,12 +156,12 @@ def may_hold(world: World, need: Any, unreserved: bool) -> bool:
     """Whether a group of some tier may have as many free devices as are needed there."""
     found = False
     for tier in range(world.groups.shape[0]):
-        found |= need[tier] <= most_free(world, tier, unreserved)
+        found |= need[tier] <= most_free_at(world, tier, unreserved)
     return found
 
 
 @kernel
-def most_free(world: World, tier: int, unreserved: bool) -> int:
+def most_free_at(world: World, tier: int, unreserved: bool) -> int:
     """No group of a tier has more free devices of one type; `unreserved`: reserved ones do not count."""
     state, most = world.state[0], 0
     for device_type in range(state.device_types):
@@ -176,13 +176,13 @@ def all_free(world: World, unreserved: bool) -> int:
 
 
 @kernel
-def keeps_off(world: World, priority: int) -> bool:
+def is_reserved_from(world: World, priority: int) -> bool:
     """Whether devices are reserved from jobs of a priority, for a job of the same that can't start now."""
     state = world.state[0]
     if state.masked == 0 or priority >= state.reserved_below:
         return False
     holder = world.jobs[state.reserved_for]
-    return holder.priority == priority and holder.gpus > most_free(world, holder.widest_tier, False)
+    return holder.priority == priority and holder.gpus > most_free_at(world, holder.widest_tier, False)
 
 
 @kernel
@@ -204,13 +204,13 @@ def ask_segment(world: World, hooks: Hooks, segment: Any, at: int, now: float) -
         ask(world, hooks, row, now)
         add_needs(segment, world.jobs[row])
         if rules.preempt == Preempt.BY_GAIN and not segment.gains:
-            gain_s = gain_of(world, hooks, row, now)
+            gain_s = nearest_gain_s(world, hooks, row, now)
             segment.gains = not rules.static_gain or gain_s > least_gain_s(world, row)
     segment.answers = world.state[0].answers
 
 
 @kernel
-def gain_of(world: World, hooks: Hooks, row: int, now: float) -> float:
+def nearest_gain_s(world: World, hooks: Hooks, row: int, now: float) -> float:
     """Seconds that a waiting job gains by its nearest tier over the next."""
     job = world.jobs[row]
     here = job.slowdown[min(job.widest_tier, job.nearest_tier + 1)]

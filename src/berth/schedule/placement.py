@@ -73,7 +73,7 @@ def limited_links(world: World, tier: int) -> bool:
 
 @inlined
 def nearest_place(world: World, row: int, allowed_tier: int) -> tuple[int, int, int]:
-    """The same by free devices alone, without quota, links and earlier searches."""
+    """The same by free devices alone, without quota and links."""
     job = world.jobs[row]
     if job.vector:
         tier, group = find_vector(world, world.shapes[job.shape], allowed_tier)

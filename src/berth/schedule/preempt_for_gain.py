@@ -9,7 +9,7 @@ import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import evict, requeue, start_job
-from berth.schedule.asking import gain_of, least_gain_s, next_to_gain
+from berth.schedule.asking import least_gain_s, nearest_gain_s, next_to_gain
 from berth.schedule.claims import reclaim, return_devices
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
@@ -46,7 +46,7 @@ def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
         if i == state.queue_stop:
             break
         row = world.waiting[i]
-        gain = gain_of(world, hooks, row, now)
+        gain = nearest_gain_s(world, hooks, row, now)
         i += 1
         if gain <= least_gain_s(world, row) or exceeds_quota(world, row):
             continue

@@ -1,4 +1,4 @@
-"""The queue in segments: consecutive jobs of which a pass knows at one glance that none of them can start.
+"""The queue in segments: consecutive jobs that a pass can rule out together.
 
 `World.waiting` is one sorted array. A segment covers some dozens of its entries and knows their number, the smallest
 demand among them by the tier that they accept, and until when that holds. A walk through a long queue takes a
@@ -61,7 +61,7 @@ def join_segment(world: World, at: int, row: int) -> None:
 
 @kernel
 def cut(world: World, segment: Any) -> None:
-    """Lets a new segment have the later half of one, if there is an unused one."""
+    """Moves the later half of a segment to a new one, if there is an unused one."""
     number = new_segment(world)
     if number >= 0:
         later = world.segments[number]
@@ -106,7 +106,7 @@ def leave_segment(world: World, at: int, row: int) -> None:
 
 @kernel
 def forget_demand(world: World, demand: int) -> None:
-    """Lets the jobs of one size be asked again, whose timers have changed."""
+    """Makes a pass ask again about the jobs of one size, whose timers have changed."""
     world.demands[demand].answers += 1
     number = world.state[0].first_segment
     while number >= 0:

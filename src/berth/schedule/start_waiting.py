@@ -275,7 +275,7 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
         enough = has_devices(world.groups[top, 0].free, world.shapes[job.shape].need)
         close_reservation(world, reserved, row, False)
         job.reason = ReasonCode.TOO_SPREAD if enough else ReasonCode.NO_ROOM
-    elif most_free(world, job) >= job.gpus or (reserved and fits_with_reserved(world, row, top)):
+    elif most_free_accepted(world, job) >= job.gpus or (reserved and fits_with_reserved(world, row, top)):
         job.reason = ReasonCode.TOO_SPREAD
     else:
         job.reason = ReasonCode.NO_ROOM
@@ -315,7 +315,7 @@ def free_with_reserved(world: World, device_type: int, tier: int) -> int:
 
 
 @inlined
-def most_free(world: World, job: Any) -> int:
+def most_free_accepted(world: World, job: Any) -> int:
     """Free devices of the accepted type that has most."""
     free, most = world.groups[world.groups.shape[0] - 1, 0].free, 0
     for device_type in range(world.state[0].device_types):

@@ -22,6 +22,7 @@ from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.live import commands, snapshot
 from berth.live.controller import Controller
+from berth.live.demand import sensitivity_key
 from berth.live.records import Record
 from berth.live.recover import apply_all
 from berth.live.setup import Setup
@@ -228,9 +229,11 @@ class FaultRun:
             self.controller.ask(commands.prioritise(name, self.random.randrange(-5, 6)))
 
     def _learn(self) -> None:
-        if (name := self._known()) is not None:
-            tier = self.random.randrange(len(self.cluster.tiers))
-            self.controller.ask(commands.learn(name, tier, self.random.uniform(0.1, 2.0)))
+        state = self.controller.state
+        job = state.jobs.get(self._known() or "")
+        if job is not None and job.spec.offer is None:  # step times of alternatives are stated
+            key, tier = sensitivity_key(state.setup, job.spec), self.random.randrange(len(self.cluster.tiers))
+            self.controller.ask(commands.learn(key, tier, self.random.uniform(0.1, 2.0)))
 
     def _machine(self) -> str:
         return self.random.choice(self.cluster.machines).name

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, cast
 from weakref import finalize
@@ -298,8 +298,12 @@ class Trainer:
 
 
 def _plain(value: Any) -> Any:
-    """Return an integer of another library, such as numpy, as one that a checkpoint can store."""
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+    """Return a number of another library, such as numpy, as one that a checkpoint can store."""
+    if isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 def _recipe(model: Model, data: Data | None, columns: Columns, options: dict[str, Any]) -> Recipe:

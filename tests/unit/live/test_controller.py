@@ -8,6 +8,7 @@ import pytest
 
 from berth.errors import InputError
 from berth.live import commands
+from berth.live.demand import sensitivity_key
 from berth.live.history import Setups, history
 from berth.live.records import Record
 from berth.live.recover import apply_all
@@ -390,8 +391,9 @@ def test_measured_steps_replace_the_profile_and_survive_a_restart(crank):
     live = crank(policy="berth")
     job = live.submit(gpus=8, seconds=5000, model="vgg19", name="mine")
     live.step(1)
-    live.ask(commands.learn(job, 1, 0.2))
-    live.ask(commands.learn(job, 2, 0.5))
+    key = sensitivity_key(live.state.setup, live.state.jobs[job].spec)
+    live.ask(commands.learn(key, 1, 0.2))
+    live.ask(commands.learn(key, 2, 0.5))
     row = live.state.jobs[job].row
     assert live.state.world.jobs[row]["slowdown"][2] == pytest.approx(2.5)
     live.restart()

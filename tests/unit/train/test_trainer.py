@@ -204,9 +204,9 @@ def test_options_without_a_meaning_are_refused_as_the_command_refuses_them(optio
         Trainer("ctrdnn-8", **options)
 
 
-def test_integers_of_numpy_are_saved_in_a_checkpoint(tmp_path):
+def test_numbers_of_numpy_are_saved_in_a_checkpoint(tmp_path):
     counts = {name: np.int64(8) for name in ("batch", "seed", "day_every")}
-    with Trainer("ctrdnn-8", checkpoints=tmp_path, **counts) as trainer:
+    with Trainer("ctrdnn-8", checkpoints=tmp_path, lr=np.float32(0.01), **counts) as trainer:
         trainer.fit(steps=np.int64(2))
     assert open_checkpoint(tmp_path)[1][-1].run["batch"] == 8
 
