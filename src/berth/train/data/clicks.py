@@ -52,15 +52,28 @@ def _inverse(area: float) -> float:
 
 
 @inlined
-def _zipf(word: np.uint64, values: float, area: float) -> int:
+def _zipf(word: np.uint64, values: float, area: float) -> float:
     """Return a rank from 1 to `values` by rejection-inversion (Hoermann and Derflinger 1996)."""
     while True:
         word = mix(word + GOLDEN)
         drawn = area + unit53(word) * (_FIRST - area)
         x = _inverse(drawn)
-        rank = min(max(np.floor(x + 0.5), 1.0), values)
-        if rank - x <= _NEAR or drawn >= _integral(rank + 0.5) - rank**-1.1:
-            return int(rank)
+        rank = _nearest_rank(x, values)
+        if _accepts(rank, x, drawn):
+            return rank
+
+
+@inlined
+def _nearest_rank(x: float, values: float) -> float:
+    """Return the rank from 1 to `values` next to x."""
+    rank = max(np.floor(x + 0.5), 1.0)
+    return rank if rank < values else values
+
+
+@inlined
+def _accepts(rank: float, x: float, drawn: float) -> bool:
+    """Whether a rank is kept, by where its area was reached."""
+    return rank - x <= _NEAR or drawn >= _integral(rank + 0.5) - rank**-1.1
 
 
 @inlined
@@ -89,15 +102,28 @@ def _draw(
     probabilities: Doubles,
     labels: NDArray[np.int64],
 ) -> None:
+    # One pass over all slots for each step of the work: the compiler makes vector instructions of these loops.
     seed, first, stride = numbers
+    slots = keys.shape[1]
+    words, drawn = np.empty(slots, np.uint64), np.empty(slots)
+    x, weights = np.empty(slots), np.empty(slots)
     for row in range(len(keys)):
         stream = salted(first + row * stride, seed)
+        for slot in range(slots):
+            words[slot] = mix(mix(stream + np.uint64(slot) * GOLDEN) + GOLDEN)
+        for slot in range(slots):
+            drawn[slot] = areas[slot] + unit53(words[slot]) * (_FIRST - areas[slot])
+            x[slot] = _inverse(drawn[slot])
+        for slot in range(slots):
+            rank = _nearest_rank(x[slot], vocabularies[slot])
+            if not _accepts(rank, x[slot], drawn[slot]):
+                rank = _zipf(words[slot], vocabularies[slot], areas[slot])
+            keys[row, slot] = slot << 32 | int(rank)
+        for slot in range(slots):
+            weights[slot] = _ID_WEIGHT * (2.0 * unit(salted(keys[row, slot], _HIDDEN)) - 1.0)
         logit = _BIAS
-        for slot in range(keys.shape[1]):
-            word = mix(stream + np.uint64(slot) * GOLDEN)
-            key = slot << 32 | _zipf(word, vocabularies[slot], areas[slot])
-            keys[row, slot] = key
-            logit += _ID_WEIGHT * (2.0 * unit(salted(key, _HIDDEN)) - 1.0)
+        for weight in weights:
+            logit += weight
         for column in range(dense.shape[1]):
             value = _bell(mix(stream + np.uint64(column + 32) * GOLDEN))
             dense[row, column] = np.float32(value)
