@@ -133,36 +133,36 @@ def take_down(world: World, machine: int) -> None:
 
 
 @entry
-def bring_up(world: World, machine: int, external: int) -> int:
-    """Makes a machine available again, except for devices in external use; returns how many of these it has."""
+def bring_up(world: World, machine: int) -> None:
+    """Makes a machine available again; no device of it is in external use then."""
     group = world.groups[0, machine]
-    taken = 0
     for at in range(group.start, group.stop):
         host = world.hosts[at]
         host.down -= 1
         if host.down == 0:
-            free = host.size - devices_in_use(world, at)
-            theirs = min(free, external)
-            external -= theirs
-            taken += theirs
-            take_devices(world, at, theirs - free)
-    return taken
+            take_devices(world, at, devices_in_use(world, at) - host.size)
 
 
 @entry
-def set_external(world: World, machine: int, devices: int) -> int:
-    """Takes free devices of a machine for external use (negative: returns them); returns how many."""
+def set_external(world: World, machine: int, devices: int, blocked: Array) -> int:
+    """Sets how many devices of a machine are in external use; returns how many could be taken.
+
+    First as many of each type as are `blocked`, then any that are free.
+    """
     group = world.groups[0, machine]
-    taken = 0
     for at in range(group.start, group.stop):
         host = world.hosts[at]
-        if host.down:
-            continue
-        theirs = host.size - host.free - devices_in_use(world, at)
-        part = max(-theirs, min(devices, host.free))
-        take_devices(world, at, part)
-        devices -= part
-        taken += part
+        if not host.down:
+            take_devices(world, at, devices_in_use(world, at) + host.free - host.size)
+    taken = 0
+    for any_type in range(2):
+        for at in range(group.start, group.stop):
+            host = world.hosts[at]
+            part = min(devices - taken, host.free)
+            if any_type == 0:
+                part = min(part, blocked[host.device_type])
+            take_devices(world, at, part)
+            taken += part
     return taken
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from typing import Literal
 
+import numpy as np
+
 from berth.live import _kernels
 from berth.live.demand import sensitivity_key
 from berth.live.devices import Devices
@@ -107,7 +109,8 @@ class ControllerState(ScheduledJobs):
             return
         shut.remove(why)
         if not shut:
-            self.external[machine] = _kernels.bring_up(self.native_world, machine, self.external[machine])
+            _kernels.bring_up(self.native_world, machine)
+            self._set_external(machine, self.external[machine])
 
     def _lose(self, machine: int) -> None:
         """Requeue the gangs with a part on a lost machine."""
@@ -128,11 +131,15 @@ class ControllerState(ScheduledJobs):
         machine, devices = int(record.body["machine"]), int(record.body["devices"])
         self.devices.block(machine, record.body.get("numbers", ()))
         if not self.unavailable[machine]:
-            self.external[machine] += _kernels.set_external(
-                self.native_world, machine, devices - self.external[machine]
-            )
+            self._set_external(machine, devices)
         else:
             self.external[machine] = devices
+
+    def _set_external(self, machine: int, devices: int) -> None:
+        """Take devices of an available machine for external use, blocked ones by their type."""
+        kinds = range(len(self.setup.cluster.device_types))
+        blocked = np.array([self.devices.count_blocked(machine, kind) for kind in kinds], np.int64)
+        self.external[machine] = _kernels.set_external(self.native_world, machine, devices, blocked)
 
     # -- attempts
 

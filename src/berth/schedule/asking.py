@@ -83,7 +83,7 @@ def next_to_consider(
             ask_segment(world, hooks, segment, at, now)
             state.segment_stop, state.next_segment = at + segment.count, segment.next
             uniform = segment.priority == world.jobs[world.waiting[at]].priority
-            apart = uniform and is_reserved_from(world, segment.priority)
+            apart = uniform and keeps_devices_from(world, segment.priority)
             apart = apart and not may_backfill(world, segment.shortest_s, min_of(segment.need), now)
             ahead = goes_ahead(world, world.waiting[state.segment_stop - 1], ahead_of)
             counts = due and segment.fixed
@@ -96,7 +96,7 @@ def next_to_consider(
                 continue
         ask(world, hooks, world.waiting[at], now)
         job = world.jobs[world.waiting[at]]
-        apart = is_reserved_from(world, job.priority) and not may_backfill(world, runs_s(job), job.gpus, now)
+        apart = keeps_devices_from(world, job.priority) and not may_backfill(world, runs_s(job), job.gpus, now)
         if job.priority < priority or job.gpus <= most_free_at(world, job.asked_tier, apart):
             break
         if (due and not job.preemptible) or not goes_ahead(world, world.waiting[at], ahead_of):
@@ -127,7 +127,7 @@ def next_to_spread(world: World, at: int, scattered: bool) -> int:
             segment = world.segments[state.next_segment]
             state.segment_stop, state.next_segment = at + segment.count, segment.next
             uniform = segment.priority == world.jobs[world.waiting[at]].priority
-            apart = uniform and is_reserved_from(world, segment.priority)
+            apart = uniform and keeps_devices_from(world, segment.priority)
             too_few = not may_hold(world, segment.need_spread, apart)
             if scattered:
                 too_few = min_of(segment.need_spread) > all_free(world, apart)
@@ -135,7 +135,7 @@ def next_to_spread(world: World, at: int, scattered: bool) -> int:
                 at = state.segment_stop
                 continue
         job = world.jobs[world.waiting[at]]
-        apart = is_reserved_from(world, job.priority)
+        apart = keeps_devices_from(world, job.priority)
         if job.gpus <= (all_free(world, apart) if scattered else most_free_at(world, job.widest_tier, apart)):
             break
         at += 1
@@ -176,7 +176,7 @@ def all_free(world: World, unreserved: bool) -> int:
 
 
 @kernel
-def is_reserved_from(world: World, priority: int) -> bool:
+def keeps_devices_from(world: World, priority: int) -> bool:
     """Whether devices are reserved from jobs of a priority, for a job of the same that can't start now."""
     state = world.state[0]
     if state.masked == 0 or priority >= state.reserved_below:

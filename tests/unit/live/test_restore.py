@@ -213,6 +213,26 @@ def test_an_unknown_attempt_that_can_not_be_stopped_blocks_only_its_devices(cran
     assert not live.controller.blockers()
 
 
+MIXED = "machines: [{devices: {V100-16: 2, cpu-core: 4}}]\n"
+
+
+def test_devices_of_an_unknown_attempt_are_out_of_service_by_their_type(crank, tmp_path):
+    (cluster := tmp_path / "mixed.yaml").write_text(MIXED)
+    live = crank(cluster=str(cluster))
+    token = restored_without(live, tmp_path, gpus=3, kind="cpu-core")
+    live.step(1)
+    names = [one.name for one in live.cluster.device_types]
+    free = {names[host["device_type"]]: int(host["free"]) for host in live.state.world.hosts}
+    assert free == {"V100-16": 2, "cpu-core": 1}
+    gpus = live.submit(gpus=2, seconds=10, kind="V100-16")
+    cores = live.submit(gpus=2, seconds=10, kind="cpu-core")
+    live.step(30, times=3)
+    assert (live.state_of(gpus), live.state_of(cores)) == ("finished", "queued")
+    live.backend._lives[token].kill_at = live.clock.monotonic()
+    live.step(30, times=3)
+    assert live.state_of(cores) == "finished"
+
+
 def test_a_job_that_waits_for_other_devices_does_not_name_an_unknown_attempt(crank, tmp_path):
     live = crank()
     restored_without(live, tmp_path, gpus=2)
