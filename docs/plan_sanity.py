@@ -77,7 +77,11 @@ def page() -> str:
     return "\n\n".join([*parts, detours(solved, RATE, plans)]) + "\n"
 
 
-_HEAD = f"""# What the planner rents for known models, and why
+_HEAD = f"""---
+hide: [toc]  # room for wide tables
+---
+
+# What the planner rents for known models, and why
 
 For readers who do not believe a planner before they have seen its figures beside their own. `make docs-plan`
 (docs/plan_sanity.py) computes every figure here from the shipped profiles and the cluster `{CLUSTER}`. Times of CPU

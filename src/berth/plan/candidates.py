@@ -99,10 +99,22 @@ def _rank(one: Candidate) -> tuple[float, bool]:
 def _merged(found: list[Candidate], new: Candidate) -> list[Candidate]:
     """Add a candidate; if its plan is already there, add only its name."""
     for at, one in enumerate(found):
-        if one.plan and new.plan and one.plan.stages == new.plan.stages and one.plan.micro == new.plan.micro:
+        if one.plan and new.plan and _is_same(one.plan, new.plan):
             name = ", ".join(filter(None, (one.name, new.name)))
             return [*found[:at], replace(one, name=name, note=new.note), *found[at + 1 :]]
     return [*found, new]
+
+
+def _is_same(one: Plan, other: Plan) -> bool:
+    """Return whether two plans rent the same, apart from micro-batches that change nothing."""
+    if one.stages == other.stages and one.micro == other.micro:
+        return True
+    placed = [
+        [(at.first, at.last, at.choice, at.replicas, at.servers) for at in plan.stages]
+        for plan in (one, other)
+    ]
+    equal = math.isclose(one.cost_usd, other.cost_usd) and math.isclose(one.throughput, other.throughput)
+    return placed[0] == placed[1] and equal
 
 
 def _with_other_devices(problem: Problem, chosen: Plan | None) -> Iterator[Plan]:

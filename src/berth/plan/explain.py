@@ -97,7 +97,10 @@ def _bottleneck(plan: Plan) -> str:
 
 def _one_more(plan: Plan) -> str:
     if readers_bind(plan):
-        return f"One more reader core: {_change(plan, replace(plan, readers=plan.readers + 1))}."
+        more = replace(plan, readers=plan.readers + 1)
+        return (
+            _too_many_cores("One more reader core", more) or f"One more reader core: {_change(plan, more)}."
+        )
     row = slowest(plan)
     stage = plan.stages[row]
     limit = plan.problem.types[plan.problem.type_index(stage.type_name)].limit
@@ -109,7 +112,20 @@ def _one_more(plan: Plan) -> str:
     replicas = [one.replicas + (at == row) for at, one in enumerate(plan.stages)]
     # Sized for the fastest step that these replicas allow, then judged at the throughput wanted.
     fast = with_counts(plan.problem.at(LARGEST), plan.schedule, plan.cuts, replicas)
-    return f"One more {stage.type_name} there: {_change(plan, replace(fast, problem=plan.problem))}."
+    more, which = replace(fast, problem=plan.problem), f"One more {stage.type_name} there"
+    return _too_many_cores(which, more) or f"{which}: {_change(plan, more)}."
+
+
+def _too_many_cores(which: str, plan: Plan) -> str | None:
+    """Return the limit on the cores of servers and readers if the plan exceeds it."""
+    problem = plan.problem
+    if problem.host.device < 0:
+        return None
+    one = problem.types[problem.host.device]
+    count = plan.device_counts[one.name]
+    if count <= one.limit:
+        return None
+    return f"{which} is not possible: at full speed it takes {count} {one.name}, there are only {one.limit}."
 
 
 def _change(plan: Plan, more: Plan) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -44,8 +44,25 @@ def diagnose(problem: Problem) -> Infeasible:
     elif _feasible(free):
         reason = "there are too few devices of several types together"
     else:
-        reason = _too_fast(problem)
+        reason = _replica_cap(free) or _too_fast(problem)
     return Infeasible(reason, layer, throughput, limits)
+
+
+def _replica_cap(problem: Problem) -> str | None:
+    """Return the cap on the replicas of a stage without which there is a plan."""
+    without_staleness = replace(problem, max_replicas=UNLIMITED)
+    if problem.max_replicas < UNLIMITED and _feasible(without_staleness):
+        stale, most = problem.max_replicas - 1, problem.max_replicas
+        return f"staleness {stale} allows a stage {most} replicas at most. A larger --staleness helps"
+    choices = tuple(replace(choice, cap=UNLIMITED) for choice in problem.choices)
+    if choices != problem.choices and _feasible(replace(without_staleness, choices=choices)):
+        capped = {choice.device: choice.cap for choice in problem.choices if choice.cap < UNLIMITED}
+        most_of = ", ".join(f"{count} {problem.type_names[device]}" for device, count in capped.items())
+        return (
+            f"tables divided inside one machine allow a stage as many replicas as a machine has devices: {most_of}. "
+            "Other --tables help"
+        )
+    return None
 
 
 def _too_fast(problem: Problem) -> str:

@@ -6,19 +6,25 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from berth.cluster.catalogue import resolve
 from berth.errors import InputError, UnknownNameError
 from berth.plan.problem import Problem
 from berth.plan.rented import match_device
 
 
-def apply_pins(problem: Problem, pins: Sequence[str]) -> Problem:
+def apply_pins(problem: Problem, pins: Sequence[str], forbid: Sequence[str] = ()) -> Problem:
     """Apply `LAYERS=TYPE` pins: layers by name, prefix of a name or kind, or `a..b`; types by name or alias."""
     pinned: dict[str, str] = {}
+    forbidden = {_canonical(name) for name in forbid}
     for pin in pins:
         layers, equals, type_name = pin.partition("=")
         if not equals or not layers.strip() or not type_name.strip():
             raise InputError(
                 f"--pin {pin!r} is not LAYER=TYPE", hint="write it like --pin embedding=cpu-core"
+            )
+        if _canonical(type_name) in forbidden:
+            raise InputError(
+                f"--pin {pin} and --forbid {type_name.strip()} contradict each other", hint="keep one of them"
             )
         name = match_type(problem, type_name.strip())
         for layer in match_layers(problem, layers.strip()):
@@ -45,6 +51,12 @@ def match_layers(problem: Problem, text: str, *, exact: bool = False) -> list[st
     if exact or not found:
         raise UnknownNameError("layer", text, problem.layers)
     return found
+
+
+def _canonical(type_name: str) -> str:
+    """Return the catalogue's name of a type, or the user's own, for comparisons."""
+    text = type_name.strip()
+    return (resolve(text) or text).lower()
 
 
 def match_type(problem: Problem, text: str) -> str:

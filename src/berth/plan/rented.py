@@ -70,8 +70,9 @@ def without_forbidden(rented: tuple[Rented, ...], forbid: Sequence[str]) -> tupl
         raise InputError("every device type is forbidden", hint=f"there are {', '.join(names)}")
     for one in allowed:
         if not one.usd_per_hour:
+            unknown = one.device.usd_per_hour is None
             raise InputError(
-                f"the price of {one.device.name} is not known",
+                f"the price of {one.device.name} is {'not known' if unknown else '$0/h'}",
                 hint="state it in the cluster's file (price: $2.42/h), or leave it out with "
                 f"--forbid {one.device.name}",
             )

@@ -68,7 +68,7 @@ def build_problem(request: PlanRequest, folder: Path | None = None) -> Problem:
     File names are looked up as given, then in `folder` (that of the plan file that names them).
     """
     if request.problem is not None:
-        return apply_pins(_stated_problem(request, folder), request.pins)
+        return apply_pins(_stated_problem(request, folder), request.pins, request.forbid)
     return (_weakly_scaled if request.searches_batch else _model_problem)(request, folder)
 
 
@@ -97,7 +97,7 @@ def _model_problem(request: PlanRequest, folder: Path | None) -> Problem:
             f"a batch of {problem.batch:,.0f} is more than the {request.examples:,.0f} examples of the training",
             hint="give a smaller --batch, or more --examples",
         )
-    return apply_pins(problem, request.pins)
+    return apply_pins(problem, request.pins, request.forbid)
 
 
 def _cluster(cluster: Description, folder: Path | None) -> Cluster:

@@ -19,7 +19,14 @@ from berth.plan.explain import round_down
 from berth.plan.frontier import fastest_under
 from berth.plan.infeasible import Infeasible, diagnose
 from berth.plan.objective.refine import OBJECTIVES, Refinement, make_objective, refine
-from berth.plan.objective.simulate import MARGIN_ROUNDS, SimulatedObjective, holds, next_target
+from berth.plan.objective.simulate import (
+    MARGIN_ROUNDS,
+    SimulatedObjective,
+    holds,
+    next_price,
+    next_target,
+    precision,
+)
 from berth.plan.pins import match_type, restrict_to_types
 from berth.plan.problem import Problem
 from berth.plan.request import PlanRequest, build_problem
@@ -120,8 +127,16 @@ def solve(request: PlanRequest, problem: Problem, options: SearchOptions, watch:
             why = no_plan_reason(problem, outcome)
             return Solution(request, problem, outcome, why, error=no_plan_error(problem, outcome, why))
         if request.max_usd is not None:
-            reached = objective.throughput_of(outcome.plan)
-            return Solution(request, problem, outcome, simulated_throughput=reached, without_margin=reached)
+            priced = _within_price(problem, outcome, request.max_usd, options, objective)
+            error = None if priced.holds else _price_error(priced, request.max_usd)
+            return Solution(
+                request,
+                problem,
+                priced.outcome,
+                error=error,
+                simulated_throughput=priced.reached,
+                without_margin=priced.without,
+            )
         sized = _sized(problem, outcome, _formula_options(options), objective, progress)
     refinement, reached = None, sized.reached
     error = None if sized.holds else _refuted_error(outcome, sized)
@@ -142,6 +157,48 @@ def solve(request: PlanRequest, problem: Problem, options: SearchOptions, watch:
         simulated_throughput=reached,
         margin=sized.margin,
         without_margin=sized.without,
+    )
+
+
+def _within_price(
+    problem: Problem, outcome: Outcome, max_usd: float, options: SearchOptions, objective: SimulatedObjective
+) -> _Sized:
+    """Search for lower prices until the training costs at most `max_usd` at the throughput of the simulation."""
+    assert outcome.plan is not None
+    most, without = max_usd * (1 + precision(problem)), objective.throughput_of(outcome.plan)
+    best = _Sized(outcome, without, 0.0, without, _simulated_usd(outcome, without) <= most)
+    target, evaluations, cpu_s = max_usd, outcome.evaluations, outcome.cpu_s
+    for count in range(MARGIN_ROUNDS):
+        if best.holds:
+            break
+        target = next_price(target, max_usd, _simulated_usd(best.outcome, best.reached), count)
+        try:
+            found = search(problem, _formula_options(options), target)
+        except InputError:  # no plan is that cheap
+            break
+        evaluations, cpu_s = evaluations + found.evaluations, cpu_s + found.cpu_s
+        if found.plan is None:
+            break
+        reached = objective.throughput_of(found.plan)
+        best = _Sized(found, reached, 0.0, without, _simulated_usd(found, reached) <= most)
+    found = replace(best.outcome, evaluations=evaluations, cpu_s=cpu_s)
+    if target < max_usd and best.holds:
+        note = f"planned for {format_usd(target)}: a plan for {format_usd(max_usd)} costs more in the event simulation"
+        found = replace(found, note="; ".join(filter(None, (found.note, note))))
+    return replace(best, outcome=found)
+
+
+def _simulated_usd(outcome: Outcome, reached: float) -> float:
+    """Return what the training costs at the throughput that its plan reaches in the simulation."""
+    assert outcome.plan is not None
+    return outcome.plan.cost_usd * outcome.plan.throughput / reached
+
+
+def _price_error(priced: _Sized, max_usd: float) -> InputError:
+    usd = _simulated_usd(priced.outcome, priced.reached)
+    return InputError(
+        f"no plan was found that costs at most {format_usd(max_usd)} in the event simulation",
+        hint=f"the last one tried costs {format_usd(usd)} there: allow more by --max-usd",
     )
 
 

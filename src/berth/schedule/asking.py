@@ -96,7 +96,9 @@ def next_to_consider(
                 continue
         ask(world, hooks, world.waiting[at], now)
         job = world.jobs[world.waiting[at]]
-        apart = keeps_devices_from(world, job.priority) and not may_backfill(world, runs_s(job), job.gpus, now)
+        apart = keeps_devices_from(world, job.priority) and not may_backfill(
+            world, runs_s(job), job.gpus, now
+        )
         if job.priority < priority or job.gpus <= most_free_at(world, job.asked_tier, apart):
             break
         if (due and not job.preemptible) or not goes_ahead(world, world.waiting[at], ahead_of):

@@ -226,7 +226,7 @@ def _made(kind: type, name: str, of: Any, options: Mapping[str, Any]) -> Any:
     try:
         return kind(of, **options)
     except (TypeError, ValueError) as error:
-        raise InputError(f"{name} can't be made with {_text('', options)}: {error}") from None
+        raise InputError(f"{_text(name, options)} can't be made: {error}") from None
 
 
 def _text(name: str, options: Mapping[str, Any]) -> str:

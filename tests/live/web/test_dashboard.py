@@ -394,6 +394,21 @@ def test_a_machine_is_drained_and_undrained(berth: Berth, look: Looker) -> None:
     until(lambda: "drained" not in text(page, ".machine.row"))
 
 
+def test_a_phone_shows_the_whole_name_of_a_drained_machine(berth: Berth, look: Looker) -> None:
+    berth.ask("POST", "machines/r0-m1/drain")
+    try:
+        page = look.open(berth.address, width=390, height=844)
+        sees(page, "nav", "Machines")
+        go(page, "#/machines")
+        sees(page, ".machine .state", "drained")
+        sees(page, ".machine .state", " by ")
+        assert page.title() == "Machines – berth"
+        cut = "rows => rows.filter(one => one.scrollWidth > one.clientWidth).map(one => one.textContent)"
+        assert page.locator(".machine .name").evaluate_all(cut) == []
+    finally:
+        berth.ask("POST", "machines/r0-m1/undrain")
+
+
 def test_trends_have_curves_and_links_their_load(berth: Berth, look: Looker) -> None:
     spread = berth.put("spread", 12)
     until(lambda: berth.state_of(spread) == "running")

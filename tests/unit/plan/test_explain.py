@@ -13,8 +13,17 @@ import pytest
 
 from berth.cluster.load import load_cluster
 from berth.errors import InputError
-from berth.plan.candidates import FIXED_PLANS, LEAST, NEXT_BEST, candidates, fixed_plan_costs
+from berth.plan.candidates import (
+    FIXED_PLANS,
+    LEAST,
+    NEXT_BEST,
+    Candidate,
+    _merged,
+    candidates,
+    fixed_plan_costs,
+)
 from berth.plan.explain import explain, plan_space, provenance, round_down
+from berth.plan.frontier import fastest_under
 from berth.plan.job import planned_job
 from berth.plan.pins import apply_pins
 from berth.plan.plan import schedule_for, with_counts
@@ -92,6 +101,16 @@ def test_a_fixed_plan_that_is_the_optimum_lends_its_name():
     assert found[0].name == "exact, gpu-only"
 
 
+def test_equal_plans_with_other_micro_batches_are_one_candidate():
+    problem = problem_for(CTRDNN, ["T4"], 1e6, options=ON_SERVERS)
+    plan = exact(problem, Budget()).plan
+    shifted = tuple(replace(stage, compute_s=0.9 * stage.compute_s) for stage in plan.stages)
+    other = replace(plan, schedule=replace(plan.schedule, micro=2 * plan.schedule.micro), stages=shifted)
+    assert [one.name for one in _merged([Candidate("exact", plan)], Candidate("gpu-only", other))] == [
+        "exact, gpu-only"
+    ]
+
+
 @pytest.mark.slow
 def test_one_more_replica_is_computed_with_the_servers_and_readers_it_needs(slow):
     outcome, _, sentences = slow
@@ -128,6 +147,15 @@ def test_a_limit_that_binds_is_named_with_what_it_costs():
         f"The limit of 2 T4 binds: with {free.device_counts['T4']} of them "
         f"the training would cost {format_usd(free.cost_usd)}."
     ]
+
+
+def test_one_more_replica_whose_servers_exceed_the_limit_is_not_offered():
+    problem = problem_for(CTRDNN, CLOUD, 1.0, options=ON_SERVERS).with_limits({"cpu-core": 200})
+    plan = fastest_under(problem, 2.0).plan
+    assert plan.device_counts["cpu-core"] <= 200
+    said = next(text for text in explain(fastest_under(problem, 2.0), []) if text.startswith("One more"))
+    assert "is not possible" in said
+    assert "there are only 200" in said
 
 
 @pytest.mark.slow

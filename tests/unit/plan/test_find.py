@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -9,12 +10,13 @@ import pytest
 
 from berth.errors import InputError, UnknownNameError
 from berth.plan import PlanRequest, SearchOptions, find_plan
+from berth.plan.objective.simulate import SimulatedObjective
 from berth.plan.profile import load_layer_profile, write_profile
 from berth.plan.rental import rented_pools
 from berth.plan.request import ANY_RATE, build_problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget, Outcome
-from berth.plan.solve import no_plan_error, no_plan_reason
+from berth.plan.solve import no_plan_error, no_plan_reason, search, solve
 from berth.plan.world import WorldOptions
 
 MODEL = {"model": "ctrdnn-8", "cluster": "cloud-mix"}
@@ -55,12 +57,38 @@ def test_under_a_price_it_is_the_fastest_plan():
 
 
 @pytest.mark.slow
+def test_a_price_holds_in_the_simulation_too():
+    request = PlanRequest(1.0, model="ctrdnn", cluster="cloud-mix", world=WorldOptions(tables=("servers",)))
+    problem = build_problem(request)
+
+    def simulated_usd(plan, reached):
+        return plan.cost_usd * plan.throughput / reached
+
+    by_formula = search(problem, SearchOptions(), 2.0).plan
+    reached = SimulatedObjective(problem).throughput_of(by_formula)
+    assert by_formula.cost_usd <= 2.0 < simulated_usd(by_formula, reached) / 1.01
+    solution = solve(replace(request, max_usd=2.0), problem, SearchOptions(), lambda _: nullcontext())
+    assert simulated_usd(solution.outcome.plan, solution.simulated_throughput) <= 2.0 * 1.001
+    assert solution.error is None
+    assert "a plan for $2.00 costs more in the event simulation" in solution.outcome.note
+
+
+@pytest.mark.slow
+def test_a_price_below_that_of_every_plan_in_the_simulation_is_an_error():
+    request = PlanRequest(1.0, model="ctrdnn", cluster="cloud-mix", world=WorldOptions(tables=("servers",)))
+    least = exact(build_problem(request), Budget()).plan.cost_usd
+    with pytest.raises(InputError, match=r"no plan was found that costs at most .* in the event simulation"):
+        find_plan(replace(request, max_usd=least * 1.0001))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [1.01, 1.05, 1.1])
 def test_a_price_pays_for_servers_and_readers_too_and_the_next_faster_plan_is_above_it(share):
     cheapest = find_plan(PlanRequest(**MODEL, throughput=1.0)).plan
     most = share * cheapest.cost_usd
     request = PlanRequest(**MODEL, throughput=1.0, max_usd=most)
-    problem, plan = build_problem(request), find_plan(request).plan
+    problem = build_problem(request)
+    plan = search(problem, SearchOptions(), most).plan  # by the formula; the simulation may need more
     assert plan.readers > 0
     assert sum(pool.usd_per_hour for pool in rented_pools(plan)) * plan.hours == pytest.approx(plan.cost_usd)
     assert plan.cost_usd <= most * (1 + 1e-9)

@@ -11,6 +11,7 @@ from berth.cluster.load import load_cluster
 from berth.errors import InputError, UnknownNameError
 from berth.network import _kernels
 from berth.network.fabric import Fabric
+from berth.plan.infeasible import diagnose
 from berth.plan.pins import apply_pins, match_layers, match_type, restrict_to_types
 from berth.plan.problem import (
     COMPUTE,
@@ -270,6 +271,15 @@ def test_a_pin_that_means_nothing_is_refused(pins, said):
     assert said in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("pin", "forbid"), [("fc=T4", "t4"), ("emb=cpu", "cpu-core"), ("fc1..fc2 = core", "cpu")]
+)
+def test_a_pin_to_a_forbidden_type_is_a_contradiction(pin, forbid):
+    problem = problem_for(CTRDNN, CLOUD, 1, forbid=[forbid])
+    with pytest.raises(InputError, match=r"--pin .* and --forbid .* contradict each other"):
+        apply_pins(problem, [pin], [forbid])
+
+
 def test_forbidden_types_are_gone():
     assert problem_for(CTRDNN, CLOUD, 1, forbid=["cpu", "h100"]).type_names == ("T4", "V100-16", "A100-40")
     with pytest.raises(UnknownNameError, match="K80"):
@@ -281,6 +291,35 @@ def test_forbidden_types_are_gone():
 def test_a_device_without_a_price_is_named():
     with pytest.raises(InputError, match="the price of RTX-4090 is not known"):
         problem_for(CTRDNN, load_cluster("lab"), 1)
+
+
+def test_a_price_of_nothing_is_not_called_unknown(tmp_path):
+    path = tmp_path / "free.yaml"
+    path.write_text("devices: {T4: {price: $0/h}}\nmachines: [{devices: {T4: 4}}]\n")
+    with pytest.raises(InputError, match=r"the price of T4 is \$0/h"):
+        problem_for(CTRDNN, load_cluster(str(path)), 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "forbid", "rate", "reason"),
+    [
+        (
+            WorldOptions(mode="async", tables=("servers",), staleness=2),
+            ["H100", "A100-40"],
+            1e6,
+            "staleness 2 allows a stage 3 replicas at most",
+        ),
+        (
+            WorldOptions(tables=("machine",), rows=1e9),
+            ["cpu", "V100", "A100-40", "H100"],
+            1e5,
+            "tables divided inside one machine allow a stage as many replicas as a machine has devices: 4 T4",
+        ),
+    ],
+)
+def test_a_cap_on_replicas_is_named_where_it_leaves_no_plan(options, forbid, rate, reason):
+    problem = problem_for(CTRDNN, CLOUD, rate, options=options, forbid=forbid)
+    assert reason in diagnose(problem).reason
 
 
 def test_types_answer_to_aliases_and_can_be_kept_alone():

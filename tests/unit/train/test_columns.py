@@ -11,7 +11,7 @@ import torch
 
 from berth.errors import InputError
 from berth.train import Trainer
-from berth.train.data import Share
+from berth.train.data import Share, criteo
 from berth.train.data.columns import Layout
 from berth.train.data.files import FileStream
 from berth.train.data.rows import slot_bases
@@ -344,6 +344,14 @@ def test_data_without_an_example_is_refused_with_the_reason(tmp_path):
     FRAME.clear().write_parquet(path)
     with pytest.raises(InputError, match="has no rows"):
         whole(FileStream(path, columns=roles))
+
+
+@pytest.mark.parametrize("name", ["empty.tsv", "empty.tsv.gz"])
+def test_an_empty_file_needs_no_header_where_the_training_data_has_none(name, tmp_path):
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(b"") if name.endswith(".gz") else b"")
+    with pytest.raises(InputError, match="has no rows"):
+        whole(FileStream(path, columns=criteo.LAYOUT))
 
 
 def test_a_trainer_takes_roles_of_columns(files):

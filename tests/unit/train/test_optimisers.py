@@ -136,6 +136,7 @@ def test_another_optimiser_rate_or_schedule_can_not_resume(tmp_path):
         (lambda: NamedOptimiser("lbfgs"), "no dense optimiser is called 'lbfgs'"),
         (lambda: NamedOptimiser("sgd", {"momentun": 1}), "no option of optimiser SGD is called 'momentun'"),
         (lambda: NamedOptimiser("sgd", {"lr": -1})([nn.Parameter(torch.zeros(1))]), "Invalid learning rate"),
+        (lambda: NamedOptimiser("muon")([nn.Parameter(torch.zeros(1))]), "^muon can't be made: Muon only"),
         (lambda: NamedSchedule("cosin", {}, 5), "no schedule is called 'cosin'"),
         (lambda: NamedSchedule("cosine"), "needs the length of the run"),
         (lambda: NamedSchedule("step"), "schedule StepLR needs the option step_size"),

@@ -17,6 +17,7 @@ export class App extends EventTarget {
     this.at = null; // the time shown; null: now
     this.series = null;
     this.connected = true;
+    this.reasons = new Map(); // of waiting jobs, as last read: the next view has them too, also while there is no answer
     this.lostAt = null; // when the controller stopped to answer
     this.skew = 0; // seconds that the controller's clock is ahead of the browser's
   }

@@ -104,7 +104,7 @@ export function jobPage(app, root, id) {
     app.on("link", () => { if (app.connected) again(); }), app.on("moment", moved)];
   const clock = setInterval(() => { if (app.live && app.connected && app.at === null) again(); }, 5000);
   read();
-  return {destroy() { offs.forEach((off) => off()); clearInterval(clock); map.destroy(); if (panel) panel.destroy(); document.title = "berth"; }};
+  return {destroy() { offs.forEach((off) => off()); clearInterval(clock); map.destroy(); if (panel) panel.destroy(); }};
 }
 
 // The state of a job at the moment that is shown, from the journal.
@@ -138,7 +138,7 @@ function sentence(why, now, row) {
   if (why.reason.code !== "no-room" || !(why.blocker || why.summary)) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it repeats the blocker
   if (why.blocker) parts.push(`It ${why.blocker} (modelled).`);
   else if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");
-  if (why.expected_start && why.position) parts.push(`It should start ${ahead(why.expected_start, now)} (modelled).`);
+  if (why.expected_start && why.position && !why.blocker?.includes("starts ")) parts.push(`It should start ${ahead(why.expected_start, now)} (modelled).`);
   return parts.join(" ");
 }
 

@@ -245,7 +245,7 @@ class Reasons {
     this.app = app;
     this.changed = changed;
     this.places = new Map(); // place in the queue, by id
-    this.known = new Map();
+    this.known = app.reasons;
     this.wanted = [];
     this.readOrder = atMostEvery(1500, () => this.order().catch(() => {}));
     this.readReasons = atMostEvery(300, () => this.reasons().catch(() => {}));

@@ -65,6 +65,7 @@ function route() {
   view.destroy();
   main.replaceChildren(...(job ? [] : [el("h1", {class: "unseen", text: (known[hash] || known["#/"])[0]})]));
   main.className = job ? "job-page" : `view-${hash.slice(2) || "cluster"}`;
+  document.title = job ? "berth" : `${(known[hash] || known["#/"])[0]} – berth`; // a job's page adds its name
   view = job ? jobPage(app, main, decodeURIComponent(job[1])) : make(app, main);
   for (const link of top.querySelectorAll("nav a")) {
     const here = link.getAttribute("href") === (job ? "#/jobs" : hash);

@@ -10,6 +10,7 @@ import {colours} from "./theme.js";
 const FREE = -1, OTHERS = -2; // colour keys in addition to those of jobs
 const FONT = "12px system-ui, sans-serif";
 const HATCH = 1 << 20, CROSS = 1 << 21, DIM = 1 << 22, JOINED = 1 << 23;
+const colourIn = (key) => (key & (HATCH - 1)) - 2; // an index of the palette, FREE or OTHERS
 const LABELLED = 4, LEAST_CELL = 11; // devices of a gang that has a label, and the smallest cells with one
 
 export class ClusterMap {
@@ -115,11 +116,11 @@ export class ClusterMap {
       next = i + 1;
       const owner = this.owners[from + i];
       while (next < size && this.owners[from + next] === owner) next++;
-      if (owner >= 0 && state.jobs[owner].gpus >= LABELLED && next - i >= LABELLED) this.label(pen, state.jobs[owner], box.x + i * pitch, box.y, (next - i) * pitch - (pitch - cell), this.painted[from + i]);
+      if (owner >= 0 && state.jobs[owner].gpus >= LABELLED && next - i >= LABELLED) this.label(pen, state.jobs[owner], box.x + i * pitch, box.y, (next - i) * pitch - (pitch - cell), this.painted[from + i], this.palette(look)[colourIn(this.painted[from + i])]);
     }
   }
 
-  label(pen, job, x, y, width, key) {
+  label(pen, job, x, y, width, key, colour) {
     const {cell} = this.made, size = Math.min(12, cell - 1);
     pen.save();
     pen.beginPath();
@@ -128,12 +129,19 @@ export class ClusterMap {
     pen.globalAlpha = key & DIM ? 0.4 : 1;
     pen.fillStyle = "#10151c"; // on all colours of jobs, light or dark theme
     pen.font = `${size}px system-ui, sans-serif`;
-    pen.fillText(clip(pen, job.name || job.id, width - 8), x + 4, y + cell / 2 + size / 3);
+    const text = clip(pen, job.name || job.id, width - 8), base = y + cell / 2 + size / 3;
+    if (key & (HATCH | CROSS)) { // no stripes behind the letters
+      pen.strokeStyle = colour;
+      pen.lineWidth = 4;
+      pen.lineJoin = "round";
+      pen.strokeText(text, x + 4, base);
+    }
+    pen.fillText(text, x + 4, base);
     pen.restore();
   }
 
   paint(pen, look, key, x, y, cell) {
-    const colour = (key & (HATCH - 1)) - 2, wide = key & JOINED ? this.made.pitch : cell;
+    const colour = colourIn(key), wide = key & JOINED ? this.made.pitch : cell;
     pen.globalAlpha = key & DIM ? 0.22 : 1;
     pen.fillStyle = colour === FREE ? (key & CROSS ? look.lost : key & HATCH ? look.drained : look.empty)
       : colour === OTHERS ? look.others : this.palette(look)[colour];

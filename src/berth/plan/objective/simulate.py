@@ -96,12 +96,22 @@ def simulated_throughput(plan: Plan, options: SimulationOptions | None = None, s
 
 def holds(problem: Problem, throughput: float) -> bool:
     """Return whether a simulated throughput is the one asked for, to the precision of the simulation."""
-    return throughput >= problem.throughput * (1 - (STEP_PRECISION if problem.micro else STREAM_PRECISION))
+    return throughput >= problem.throughput * (1 - precision(problem))
+
+
+def precision(problem: Problem) -> float:
+    """Return the precision of a simulated throughput."""
+    return STEP_PRECISION if problem.micro else STREAM_PRECISION
 
 
 def next_target(target: float, asked: float, reached: float, count: int) -> float:
     """Return the throughput to size for if the plan for `target` reaches less than asked, in round `count` from 0."""
     return target * asked / reached * (1 + _MORE * 2**count)
+
+
+def next_price(target: float, most: float, simulated: float, count: int) -> float:
+    """Return the price to plan for if the plan for `target` costs more than `most`, in round `count` from 0."""
+    return target * most / simulated / (1 + _MORE * 2**count)
 
 
 def task_seconds(plan: Plan) -> Floats:

@@ -129,18 +129,26 @@ def _block_rows(
 
 
 def header(path: Path) -> bytes:
-    """Return the first line of a file."""
-    return _head(path)[1]
+    """Return the first line of a file, nothing if it is empty."""
+    first = _first_block(path)
+    return b"" if first is None else _first_line(first)
 
 
 def _head(path: Path) -> tuple[str, bytes, Bytes]:
     """Return the separator, the header line, and the first block of the file."""
-    try:
-        first = next(whole_lines(path, 0), None)
-    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
-        raise InputError(f"can't be read: {error}", where=str(path)) from None
+    first = _first_block(path)
     if first is None:
         raise InputError("is empty: expected a header line with the names of columns", where=str(path))
-    end = int(np.argmax(first == _NEWLINE)) + 1
-    head = first[:end].tobytes()
+    head = _first_line(first)
     return ("\t" if b"\t" in head else ","), head, first
+
+
+def _first_block(path: Path) -> Bytes | None:
+    try:
+        return next(whole_lines(path, 0), None)
+    except (OSError, EOFError, lzma.LZMAError, zlib.error) as error:
+        raise InputError(f"can't be read: {error}", where=str(path)) from None
+
+
+def _first_line(block: Bytes) -> bytes:
+    return block[: int(np.argmax(block == _NEWLINE)) + 1].tobytes()
