@@ -246,6 +246,15 @@ class TestFiles:
         with pytest.raises(InputError, match=r"has no readable row; the first of 1 is .*a\.tsv:1: "):
             taken(FileStream(tmp_path, epochs=None))
 
+    @pytest.mark.parametrize(("bad", "passes"), [(19_000, 1), (90, None)], ids=["one pass", "many passes"])
+    def test_a_file_of_which_nearly_all_rows_are_bad_is_refused(self, tmp_path, bad, passes):
+        path = tmp_path / "a.tsv"
+        path.write_text(line(1) + "\n" + "nothing\n" * bad)
+        with pytest.raises(
+            InputError, match=r"only \d+ of 1\d,\d+ rows can be read; the first bad one is .*:2: "
+        ):
+            taken(FileStream(path, epochs=passes))
+
     @pytest.mark.parametrize("packer", PACKERS)
     @pytest.mark.parametrize("spoil", ["torn", "altered", "another"])
     def test_a_packed_file_that_is_damaged_is_refused_by_name(self, tmp_path, packer, spoil):

@@ -25,6 +25,7 @@ from berth.train.data.rows import BadRow, Examples, Ints, Rows, join_examples
 _PACKED = (".gz", ".xz", ".zst")
 _TEXT = (".tsv", ".txt", ".csv", "")
 _SHOWN = 20
+_LEAST_READABLE, _ENOUGH = 0.1, 10_000  # share of rows that must be readable, judged from this many rows on
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,13 +150,15 @@ class FileStream:
     def _rows(self, mark: WindowStart) -> Iterator[tuple[Rows, _BlockEnds]]:
         """Yield blocks of rows from a window start on, with the positions of their rows."""
         epoch, first, offset, line = mark.epoch, mark.file, mark.offset, mark.line
+        good, bad_before = 0, self.bad_rows
         while self.epochs is None or epoch < self.epochs:
             found = 0
             for number in range(first, len(self.files)):
                 for rows in self._read(self.files[number], offset, line):
                     before = self.bad_rows
                     self._count_bad(self.files[number], rows.bad)
-                    found += len(rows)
+                    found, good = found + len(rows), good + len(rows)
+                    self._check_readable(good, self.bad_rows - bad_before)
                     yield rows, _BlockEnds(rows, epoch, number, before)
                 offset = line = 0
             if not found and not mark.offset and not mark.file:
@@ -221,11 +224,16 @@ class FileStream:
         """Return the error of data without examples, with the first row that could not be read."""
         if not self.first_bad:
             return InputError("has no rows", where=str(self.files[0]))
-        return InputError(
-            f"has no readable row; the first of {self.bad_rows:,} is {self.first_bad[0]}",
-            where=str(self.files[0]),
-            hint="fix the values, or give the columns other roles: --columns",
-        )
+        return self._unreadable(f"has no readable row; the first of {self.bad_rows:,}")
+
+    def _check_readable(self, good: int, bad: int) -> None:
+        """Raise if nearly all of many rows are bad: then a column has another role than its data."""
+        if good + bad >= _ENOUGH and good < _LEAST_READABLE * (good + bad):
+            raise self._unreadable(f"only {good:,} of {good + bad:,} rows can be read; the first bad one")
+
+    def _unreadable(self, what: str) -> InputError:
+        hint = "fix the values, or give the columns other roles: --columns"
+        return InputError(f"{what} is {self.first_bad[0]}", where=str(self.files[0]), hint=hint)
 
     def _count_bad(self, path: Path, bad: list[BadRow]) -> None:
         for row in bad:
