@@ -281,7 +281,4 @@ def what_if(
     if racks:
         setup = replace(setup, cluster=add_racks(setup.cluster, racks))
     setup.load_policy()
-    state.now = max(state.now, now or 0.0)
-    # A migration keeps the work that was left at the last pass.
-    _kernels.bring_up_to(state.native_world, state.now)
     return forecast(migrate(state, setup), now=now)

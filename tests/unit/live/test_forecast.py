@@ -57,15 +57,6 @@ def test_what_runs_goes_on_in_a_what_if_and_restores_nothing(crank):
     assert more.mean_left_s() == pytest.approx(as_it_is.mean_left_s())
 
 
-def test_a_what_if_counts_the_work_since_the_last_pass(crank):
-    live = crank()
-    live.submit(gpus=4, seconds=100)
-    live.step(10)
-    as_it_is, changed = copy_of(live.state), copy_of(live.state)
-    as_it_is.now = changed.now = live.state.now + 30  # as after a record that needs no pass
-    assert forecast.what_if(changed, racks=1).ends == pytest.approx(forecast.forecast(as_it_is).ends)
-
-
 @pytest.mark.slow
 def test_why_says_what_is_free_where(crank):
     live = crank(cluster="3x1x4:V100-16", policy="required")
