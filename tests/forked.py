@@ -109,7 +109,7 @@ class Origin:
                     time.sleep(0.0005)
             finally:
                 _prctl(_PR_SET_CHILD_SUBREAPER, 0)
-            for orphan in _children() - before - {process}:  # nobody else would notice its end
+            for orphan in _children() - before - {process}:  # no other process would notice its end
                 threading.Thread(target=os.waitpid, args=(orphan, 0), daemon=True).start()
         return process
 
@@ -144,7 +144,7 @@ def _is_importable(function: Callable[[], None] | None) -> bool:
 
 
 def answer(link: socket.socket) -> bool:
-    """Fork once for who asks at the other end; False where there is nobody any more."""
+    """Fork once for the process at the other end; False if that has gone."""
     try:
         given, streams = receive(link)
     except EOFError:
