@@ -131,7 +131,7 @@ def _suits_onednn(input_: Tensor, weight: Tensor) -> bool:
 
 
 class _Products(torch.autograd.Function):
-    """input x weight^T + bias, and a ReLU. The gradient of the weight is left to MKL, which is as fast there.
+    """input x weight^T + bias, and a ReLU.
 
     The ReLU is torch's: oneDNN's makes 0 of NaN, which would hide that training diverges.
     """
@@ -155,14 +155,14 @@ class _Products(torch.autograd.Function):
         multiply = torch.mm if torch.is_grad_enabled() else _multiply_right
         return (
             multiply(gradient, weight) if of_rows else None,
-            gradient.t().mm(rows) if of_weight else None,
+            multiply(gradient.t(), rows) if of_weight else None,
             gradient.sum(0) if of_bias else None,
             None,
         )
 
 
-def _multiply_right(gradient: Tensor, weight: Tensor) -> Tensor:
-    return _multiply(gradient, weight.t(), None)
+def _multiply_right(left: Tensor, right: Tensor) -> Tensor:
+    return _multiply(left, right.t(), None)
 
 
 def _multiply(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -59,8 +59,8 @@ def test_output_and_gradients_equal_those_of_torch_but_for_the_order_of_sums(
     assert len(found) == 5
     for one, other in zip(found, expected, strict=True):
         assert torch.allclose(one, other, rtol=1e-4, atol=1e-7)
-    forward = (EXAMPLES, WIDTH, HIDDEN)
-    assert calls == [forward, (EXAMPLES, HIDDEN, WIDTH), forward]  # the last is `model(given)`
+    forward, backward = (EXAMPLES, WIDTH, HIDDEN), [(EXAMPLES, HIDDEN, WIDTH), (HIDDEN, EXAMPLES, WIDTH)]
+    assert calls == [forward, *backward, forward]  # the last is `model(given)`
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
