@@ -281,4 +281,6 @@ def what_if(
     if racks:
         setup = replace(setup, cluster=add_racks(setup.cluster, racks))
     setup.load_policy()
+    state.now = max(state.now, now or 0.0)
+    _kernels.bring_up_to(state.native_world, state.now)  # a migration keeps the work left at the last pass
     return forecast(migrate(state, setup), now=now)

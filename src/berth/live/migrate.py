@@ -18,6 +18,7 @@ from berth.live.state import ControllerState
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, JobStatus
 
+_ATTEMPT = ("started_s", "restored_at_s")
 _KEPT = (
     "attained_gpu_s",
     "ran_s",
@@ -25,7 +26,7 @@ _KEPT = (
     "moves",
     "waited_s",
     "first_start_s",
-    "restored_at_s",
+    *_ATTEMPT,
     "deferred_s",
 )
 _WORK = ("work_s", "true_remaining_s", "estimated_remaining_s", "checkpointed_remaining_s")
@@ -116,9 +117,10 @@ def _restore_attempt(
     if holds_place and whole:
         attempt.tier = tier_of(new, seats)
         record = new.world.jobs[job.row]
-        restored_at_s = float(record["restored_at_s"])
+        times = {name: float(record[name]) for name in _ATTEMPT}
         take_seats(new, job, seats, attempt.tier, int(ReasonCode.NONE), attempt.shape)
-        record["restored_at_s"] = restored_at_s  # it never stopped: nothing is restored
+        for name, time_s in times.items():
+            record[name] = time_s  # it never stopped: nothing is restored
     elif holds_place:
         _requeue_lost(new, job)
 

@@ -57,6 +57,24 @@ def test_what_runs_goes_on_in_a_what_if_and_restores_nothing(crank):
     assert more.mean_left_s() == pytest.approx(as_it_is.mean_left_s())
 
 
+def test_a_what_if_counts_the_work_since_the_last_pass(crank):
+    live = crank()
+    live.submit(gpus=4, seconds=100)
+    live.step(10)
+    as_it_is, changed = copy_of(live.state), copy_of(live.state)
+    as_it_is.now = changed.now = live.state.now + 30  # as after a record that needs no pass
+    assert forecast.what_if(changed, racks=1).ends == pytest.approx(forecast.forecast(as_it_is).ends)
+
+
+def test_what_runs_can_be_evicted_at_once_in_a_what_if(crank):
+    live = crank(cluster="2x2x4")
+    wide = live.submit(gpus=16, seconds=1000, preemptible=True)
+    live.step(1)
+    short = live.submit(gpus=16, seconds=20)
+    changed = forecast.what_if(copy_of(live.state), policy="srtf", now=live.state.now + 5)
+    assert changed.ends[short] < changed.ends[wide]
+
+
 @pytest.mark.slow
 def test_why_says_what_is_free_where(crank):
     live = crank(cluster="3x1x4:V100-16", policy="required")
