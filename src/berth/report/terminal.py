@@ -85,7 +85,8 @@ def print_listing(
     """Print rows whose cells are never split, and a note for each: the last column, or below it on a narrow terminal.
 
     The first `left` columns are words. If rows are wider than the terminal, ids that are too long for their column (the
-    one named "job") have a line of their own, and the rest of the row is below.
+    one named "job") have a line of their own, and the rest of the row is below; if that is not enough, other words are
+    shortened.
     """
     from rich.text import Text
 
@@ -95,9 +96,13 @@ def print_listing(
         for at, name in enumerate(columns)
     ]
     ids = columns.index("job") if "job" in columns else 0
-    too_wide = sum(widths) + _GAP * (len(widths) - 1) - out.width
-    if too_wide > 0:
-        widths[ids] = max(_NARROWEST_ID, len(columns[ids]), widths[ids] - too_wide)
+    words = [at for at in range(1, left) if at != ids]  # may be shortened, the widest first
+    for at in (ids, *sorted(words, key=lambda at: -widths[at])):
+        too_wide = sum(widths) + _GAP * (len(widths) - 1) - out.width
+        widths[at] = min(widths[at], max(_NARROWEST_ID, len(columns[at]), widths[at] - max(0, too_wide)))
+    for row in cells:
+        for at in words:
+            row[at].truncate(widths[at], overflow="ellipsis")
     taken = sum(widths) + _GAP * (len(widths) - 1)
     beside = out.width - taken - _GAP >= _NARROWEST_NOTE
     heads = [Text(name, "dim") for name in columns]

@@ -163,6 +163,20 @@ def test_long_ids_have_a_line_of_their_own_and_are_not_split_in_reasons(columns)
     assert lines[at + 1].split() == ["2", "large", "bob", "16"]
 
 
+def test_names_are_shortened_where_a_line_of_its_own_for_the_id_is_not_enough():
+    from rich.console import Console
+
+    from berth.report.terminal import print_listing
+
+    out = Console(width=60, file=io.StringIO())
+    columns = ["#", "job", "name", "user", "gpus", "prio", "waits", "starts"]
+    row = ["1", "j1", "pretraining", "christophe", "128", "-1000", "23h59m", "~23h59m"]
+    print_listing(out, columns, [row], left=4, note="why", notes=["paused"])
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[1].split() == ["1", "j1", "pretraini…", "christophe", *row[4:]]
+
+
 def test_a_column_of_ids_is_at_least_as_wide_as_its_name():
     from rich.console import Console
 

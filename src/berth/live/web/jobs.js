@@ -178,7 +178,7 @@ export class JobList {
     if (this.facts?.state !== state || this.facts.at !== state.at) this.facts = {state, at: state.at, ...freeIn(state)};
     const {free, most, word} = this.facts, evicted = job.evictions ? "evicted; " : "";
     const room = `needs ${plural(job.gpus, "device")}; ${count(free)} free${free >= job.gpus && most < free ? `, at most ${count(most)} in one ${word}` : ""}`;
-    return evicted + room + (next ? `; started within one ${state.cluster.tiers[next.tier].name}` : "");
+    return evicted + room + (next ? `; later starts within one ${state.cluster.tiers[next.tier].name}` : "");
   }
 
   runningTexts(job) {
