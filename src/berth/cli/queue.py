@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,11 +60,17 @@ def _reasons(waiting: list[dict[str, Any]]) -> list[str]:
     notes: list[str] = []
     same_as, before = "", None
     for row in waiting:
-        reason = row.get("blocker") or row["reason"]["sentence"]
+        reason = _untimed(row.get("blocker") or row["reason"]["sentence"])
         notes.append(f"as {same_as}" if reason == before else reason)
         if reason != before:
             same_as, before = row["id"], reason
     return notes
+
+
+def _untimed(blocker: str) -> str:
+    """Leave out the time of the start, which has a column of its own."""
+    text = re.sub(r"; starts (?:now|in [^\s;]+)(?= |;|$)", "; starts", blocker)
+    return re.sub(r"; starts(?=;|$)", "", text)
 
 
 def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:

@@ -135,6 +135,12 @@ function sentence(why, now, row) {
     const what = {finished: "Finished", failed: "Failed", cancelled: "Cancelled"}[row.state] || row.state;
     return `${what} ${since(now - row.ended)}${cause || code ? `: ${[cause, code].filter(Boolean).join(", ")}` : ""}.`;
   }
+  if (why.places) {
+    parts.push(`Why there: ${text}.`);
+    if (why.overdue_s) parts.push(`It is ${duration(why.overdue_s)} overdue: it runs longer than expected.`);
+    else if (why.expected_end) parts.push(`It should end ${ahead(why.expected_end, now)} (modelled).`);
+    return parts.join(" ");
+  }
   if (why.reason.code !== "no-room" || !(why.blocker || why.summary)) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it repeats the blocker
   if (why.blocker) parts.push(`It ${why.blocker} (modelled).`);
   else if (why.summary) parts.push(why.summary[0].toUpperCase() + why.summary.slice(1) + ".");

@@ -134,7 +134,8 @@ export class JobList {
       const [column, down] = this.sortBy, key = KEYS[column];
       jobs = [...jobs].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (down ? -1 : 1));
     }
-    this.head.show(COLUMNS[this.kind], this.sortBy, (i) => i in KEYS);
+    const present = this.app.live && this.app.at === null; // only then durations are known
+    this.head.show(COLUMNS[this.kind].map((name) => (name === "runs for" && !present ? "" : name)), this.sortBy, (i) => i in KEYS);
     this.node.setAttribute("aria-rowcount", String(jobs.length + 1));
     this.list.set(jobs);
     put(this.empty, jobs.length ? "" : all ? "No job matches the search." : this.nothing());
@@ -165,11 +166,11 @@ export class JobList {
     const texts = [place === undefined ? "" : count(place + 1), "", job.user, count(job.gpus)];
     if (present) {
       const known = this.reasons.of(job.id);
-      return [...texts, known?.blocker || known?.sentence || "…", duration(now - job.since), known?.remaining_s ? duration(known.remaining_s) : "-",
+      return [...texts, untimed(known?.blocker || known?.sentence || "…"), duration(now - job.since), known?.remaining_s ? duration(known.remaining_s) : "-",
         known ? ahead(known.expected_start, now) : "…"];
     }
     const next = nextStart(app, job);
-    return [...texts, this.pastWhy(job, next), duration(now - job.since), "-", next ? moment(next.time, app.live) : "-"];
+    return [...texts, this.pastWhy(job, next), duration(now - job.since), "", next ? moment(next.time, app.live) : "-"];
   }
 
   // What was free at a moment of the past: the scheduler's own reasons are not in the journal.
@@ -222,6 +223,8 @@ function placesOf(state, attempt) {
   return names.slice(0, 6).join(", ") + (names.length > 6 ? ` and ${plural(names.length - 6, "more machine")}` : "");
 }
 
+// The blocker without the time of the start, which has a column of its own and is newer there.
+const untimed = (text) => text.replace(/; starts (?:now|in [^\s;]+)(?= |;|$)/, "; starts").replace(/; starts(?=;|$)/, "");
 const nextStart = (app, job) => job.tries.map((one) => app.state.attempts[one]).find((one) => one.time > app.time);
 
 // Free devices, and the most in one rack.
