@@ -150,6 +150,7 @@ export class JobList {
   fill(row, job, index) {
     const texts = this[OVER.has(this.kind) ? "overTexts" : this.kind === "running" ? "runningTexts" : this.kind === "evicted" ? "evictedTexts" : "waitingTexts"](job, index);
     CLASSES.forEach((name, i) => { if (i !== NAME) put(row.children[i], texts[i]); });
+    row.children[GPUS].dataset.unit = job.gpus === 1 ? " GPU" : " GPUs"; // shown on phones, without the heads
     const [link, chip] = row.children[NAME].children, state = stateOf(job);
     link.setAttribute("href", addressOf(job));
     link.title = named(job);
