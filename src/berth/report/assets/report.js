@@ -323,7 +323,7 @@ function drawBars() {
     }
     element("text", {x: left + x(one.p99) + 6, y: y + 14}, svg).textContent = `${duration(one.mean)} / ${duration(one.p99)}`;
   });
-  tag("div", figure, "Dark: mean completion time. Light: the 99th percentile.", "legend");
+  tag("div", figure, "Strong: mean completion time. Pale: the 99th percentile.", "legend");
 }
 
 function draw() {
