@@ -83,7 +83,7 @@ export function jobPage(app, root, id) {
   }
 
   function actions(row) {
-    const over = OVER.includes(row.state), allowed = app.live && mayTouch(app, row.user), key = `${over} ${allowed}`;
+    const over = OVER.includes(row.state), allowed = app.live && app.at === null && mayTouch(app, row.user), key = `${over} ${allowed}`;
     if (buttons.dataset.key === key) return;
     buttons.dataset.key = key;
     const button = (name, text, run, look) => el("button", {type: "button", id: name, class: look, text, onclick: run});

@@ -248,19 +248,20 @@ class Reasons {
   constructor(app, changed) {
     this.app = app;
     this.changed = changed;
-    this.places = new Map(); // place in the queue, by id
     this.known = app.reasons;
     this.wanted = [];
     this.readOrder = atMostEvery(1500, () => this.order().catch(() => {}));
     this.readReasons = atMostEvery(300, () => this.reasons().catch(() => {}));
   }
 
-  get asks() { return this.app.live && this.app.at === null && this.app.connected; }
+  get present() { return this.app.live && this.app.at === null; }
+  get asks() { return this.present && this.app.connected; }
+  get places() { return this.app.places; }
 
   async order() {
     if (!this.asks) return;
     const {order} = await get("queue");
-    this.places = new Map(order.map((id, place) => [id, place]));
+    this.app.places = new Map(order.map((id, place) => [id, place]));
     this.changed();
   }
 
@@ -283,7 +284,7 @@ class Reasons {
 
   // Waiting jobs in the controller's order; those without a known place come last.
   sorted(jobs) {
-    const place = (job) => (this.asks ? this.places.get(job.id) ?? Infinity : 0);
+    const place = (job) => (this.present ? this.places.get(job.id) ?? Infinity : 0);
     return jobs.sort((a, b) => place(a) - place(b) || a.since - b.since || a.index - b.index);
   }
 }
