@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from berth.cli.live_options import LiveOptions, ago, ahead, places, print_warnings, short, some
 from berth.cli.option_groups import expand_options
 from berth.cli.options import flag, option
-from berth.report.terminal import console, print_listing, state_text
+from berth.report.terminal import NO_BREAK, console, print_listing, state_text
 from berth.units import format_count, format_wait
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:
 def _cause(row: dict[str, Any]) -> str:
     from berth.live.lifecycle import sentence
 
-    logs = f"; its output: berth logs {row['id']}" if row["state"] == "failed" else ""
+    logs = f"; its output: berth{NO_BREAK}logs{NO_BREAK}{row['id']}" if row["state"] == "failed" else ""
     return sentence(row["cause"], row["detail"]) + logs
 
 

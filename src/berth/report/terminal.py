@@ -70,6 +70,7 @@ def state_text(state: str) -> Text:
     return Text(state, STATES.get(state, ""))
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"  # in a note: a space at which its line is not broken
 _GAP, _NARROWEST_NOTE, _NARROWEST_ID = 2, 44, 6
 
 
@@ -115,9 +116,10 @@ def print_listing(
             out.print(_line(alone, widths[: ids + 1], left), soft_wrap=True)
             row[ids] = Text()
         line = _line(row, widths, left)
-        wrapped = textwrap.wrap(
+        lines = textwrap.wrap(
             said, max(20, out.width - indent), break_long_words=False, break_on_hyphens=False
         )
+        wrapped = [one.replace(NO_BREAK, " ") for one in lines]
         if beside and wrapped:
             line.append(" " * _GAP + wrapped.pop(0))
         line.rstrip()

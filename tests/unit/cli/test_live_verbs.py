@@ -176,6 +176,17 @@ def test_names_are_shortened_where_a_line_of_its_own_for_the_id_is_not_enough():
     assert lines[1].split() == ["1", "j1", "pretraini…", "christophe", *row[4:]]
 
 
+def test_a_command_in_a_note_stays_on_one_line():
+    from rich.console import Console
+
+    from berth.report.terminal import NO_BREAK, print_listing
+
+    out = Console(width=40, file=io.StringIO())
+    note = f"its command exited; its output: berth{NO_BREAK}logs{NO_BREAK}j1"
+    print_listing(out, ["job", "state"], [["j1", "failed"]], left=2, note="cause", notes=[note])
+    assert out.file.getvalue().splitlines()[-1].strip() == "berth logs j1"
+
+
 def test_a_column_of_ids_is_at_least_as_wide_as_its_name():
     from rich.console import Console
 
