@@ -74,7 +74,7 @@ def page(runs: list[Run], machine: dict[str, Any]) -> str:
         f"The CPU time of a server is {served:.0%} off in the median.",
         "",
         "Every training here has one stage. Pipelines are compared after each planned run, see",
-        "[run a plan](guides/training.md#run-a-plan).",
+        "[run a plan](guides/training-processes.md#run-a-plan).",
         "",
         "A prediction knows three things from the run itself: how long its examples take to draw, how many of its",
         "rows are new (a short run has many, a long one few), and what new memory costs on that machine.",

@@ -55,6 +55,11 @@ class Bar:
         """What is not a number meets no bar."""
         return self.found >= self.limit if self.at_least else self.found <= self.limit
 
+    @property
+    def off(self) -> float:
+        """How far the found value is from the limit, as a share of the limit."""
+        return abs(self.found - self.limit) / abs(self.limit) if self.limit else abs(self.found)
+
     def __str__(self) -> str:
         limit = f"{'≥' if self.at_least else '≤'} {number(self.limit, self.unit)}"
         found = number(self.found, self.unit)

@@ -46,7 +46,8 @@ BASELINES = (
     "fifo", "fit-first", "easy", "preferred", "required", "switches", "sjf", "srtf", "srsf", "tiresias",
     "gittins", "gandiva", "themis", "optimus", "lwf",
 )  # fmt: skip
-OWN = ("berth:order=fifo", "berth", "berth:order=las")
+DEFAULT = "berth"
+OWN = ("berth:order=fifo", "berth:order=network", "berth:order=las", DEFAULT)
 
 
 def dally(mode: str, step: str = "preempt") -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 from berth.cli.live_options import LiveOptions, ago, ahead, places, print_warnings, short, some
 from berth.cli.option_groups import expand_options
 from berth.cli.options import flag, option
-from berth.report.terminal import console, print_listing, state_text
+from berth.report.terminal import NO_BREAK, console, print_listing, state_text
 from berth.units import format_count, format_wait
 
 if TYPE_CHECKING:
@@ -59,11 +60,17 @@ def _reasons(waiting: list[dict[str, Any]]) -> list[str]:
     notes: list[str] = []
     same_as, before = "", None
     for row in waiting:
-        reason = row.get("blocker") or row["reason"]["sentence"]
+        reason = _untimed(row.get("blocker") or row["reason"]["sentence"])
         notes.append(f"as {same_as}" if reason == before else reason)
         if reason != before:
             same_as, before = row["id"], reason
     return notes
+
+
+def _untimed(blocker: str) -> str:
+    """Leave out the time of the start, which has a column of its own."""
+    text = re.sub(r"; starts (?:now|in [^\s;]+)(?= |;|$)", "; starts", blocker)
+    return re.sub(r"; starts(?=;|$)", "", text)
 
 
 def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:
@@ -79,7 +86,7 @@ def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:
 def _cause(row: dict[str, Any]) -> str:
     from berth.live.lifecycle import sentence
 
-    logs = f"; its output: berth logs {row['id']}" if row["state"] == "failed" else ""
+    logs = f"; its output: berth{NO_BREAK}logs{NO_BREAK}{row['id']}" if row["state"] == "failed" else ""
     return sentence(row["cause"], row["detail"]) + logs
 
 

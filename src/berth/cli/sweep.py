@@ -7,8 +7,8 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 from berth.cli import scenario
-from berth.cli.options import AsJson, option
-from berth.cli.output import check_folder, whole_file, write_text
+from berth.cli.options import AsJson, Force, Html, option
+from berth.cli.output import check_folder, check_output, whole_file, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import congestions, numbers
 from berth.cli.scenario_options import (
@@ -26,7 +26,9 @@ from berth.report import terminal
 if TYPE_CHECKING:
     from berth.simulate.sweep import Grid
 
-EXAMPLES = ("berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0",)
+EXAMPLES = (
+    "berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0 --html sweep.html",
+)
 
 _PLACES = ("local", "ray")
 _LOADS = "0.6,0.8,0.95,1.1"
@@ -66,6 +68,8 @@ def sweep(
         str | None,
         option("DIR", "Store finished cells (a rerun skips them), maps, and runs.parquet: a row per run."),
     ] = None,
+    html: Html = None,
+    force: Force = False,
     workers: Annotated[int, option("N", "Processes.", min=1)] = 2,
     on: Annotated[
         str, option("WHERE", "Where cells run: local, or ray (RAY_ADDRESS, or a Ray of this machine).")
@@ -91,6 +95,7 @@ def sweep(
     else:
         loads = numbers("--load", load or _LOADS)
     check_folder(out, option="--out")
+    check_output(html, force, option="--html")
     policies = scenario.load_policies(policy)
     setting = ScenarioOptions(eviction_cost=eviction_cost, doubt=doubt).setting()
     grid = Grid(
@@ -121,11 +126,15 @@ def sweep(
             progress=progress,
         )
     shown = Shown(grid, rows, BY_OPTION[metric])
-    files = []
+    pages = [html] if html is not None else []
+    tables = []
     if out is not None:
-        files = [str(Path(out) / name) for name in ("sweep.html", "runs.parquet")]
-        write_text(files[0], maps_page(shown, notes))
-        with whole_file(files[1]) as part:
+        pages.append(str(Path(out) / "sweep.html"))
+        tables.append(str(Path(out) / "runs.parquet"))
+    for page in pages:
+        write_text(page, maps_page(shown, notes))
+    for table in tables:
+        with whole_file(table) as part:
             sweep_frame(rows).write_parquet(part)
     if as_json:
         terminal.print_json(
@@ -138,7 +147,7 @@ def sweep(
             }
         )
     else:
-        print_maps(terminal.console(), shown, files, notes)
+        print_maps(terminal.console(), shown, [*pages, *tables], notes)
 
 
 def _mixes(text: str) -> tuple[str, ...]:

@@ -28,11 +28,7 @@ def why(*, job: JobName, options: LiveOptions) -> None:
         if answer["state"] == "failed":
             console.print(f"Its output: berth logs {answer['job']}", markup=False)
         return
-    head = f"{answer['job']} is {answer['state']}"
-    if answer.get("position"):
-        head += f", number {answer['position']} in the queue at priority {answer['priority']}, "
-        head += format_count(answer["gpus"], "device")
-    console.print(f"{head}: {reason['sentence']}.", markup=False)
+    console.print(_head(answer), markup=False)
     print_warnings(console, [w for w in answer.get("warnings", ()) if w["sentence"] != reason["sentence"]])
     if answer.get("last_end") and reason["code"] != "delayed":
         console.print(f"Its last attempt ended: {answer['last_end']['sentence']}.", markup=False)
@@ -59,6 +55,20 @@ def why(*, job: JobName, options: LiveOptions) -> None:
         console.print(f"Step time by spread: {slow}.")
 
 
+def _head(answer: dict[str, Any]) -> str:
+    """Its state, its place in the queue, and the reason unless the blocker repeats it."""
+    head = f"{answer['job']} is {answer['state']}"
+    if answer.get("position"):
+        head += f", number {answer['position']} in the queue at priority {answer['priority']}, "
+        head += format_count(answer["gpus"], "device")
+    return f"{head}." if _blocked(answer) else f"{head}: {answer['reason']['sentence']}."
+
+
+def _blocked(answer: dict[str, Any]) -> bool:
+    """Whether the blocker says all that the reason and the summary of what is free would."""
+    return bool(answer["reason"]["code"] == "no-room" and answer.get("blocker"))
+
+
 def _print_alternatives(alternatives: list[dict[str, Any]]) -> None:
     rows = [
         [
@@ -79,7 +89,7 @@ def _print_waiting(answer: dict[str, Any]) -> None:
     reason = answer["reason"]
     if answer.get("blocker"):
         terminal.console().print(f"It {answer['blocker']} (modelled).", markup=False)
-    if answer.get("summary"):
+    if answer.get("summary") and not _blocked(answer):
         typer.echo(f"{answer['summary'][0].upper()}{answer['summary'][1:]}.")
     if reason.get("seconds_left") and reason.get("tier") is None:
         typer.echo(f"It is tried again in {format_wait(reason['seconds_left'])}.")
@@ -88,7 +98,7 @@ def _print_waiting(answer: dict[str, Any]) -> None:
         typer.echo(
             f"It waits for one {reason['tier']} for up to {format_wait(reason['seconds_left'])} more{saved}."
         )
-    if answer.get("expected_start") is not None:
+    if answer.get("expected_start") is not None and "; starts " not in (answer.get("blocker") or ""):
         typer.echo(f"It should start {in_about(answer['expected_start'], time.time())} (modelled).")
 
 

@@ -15,7 +15,6 @@ from berth.live.lifecycle import DELAYED, QUEUED, transition
 from berth.live.scheduled_jobs import with_usage
 from berth.live.setup import Setup
 from berth.live.state import ControllerState
-from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, JobStatus
 
 _ATTEMPT = ("started_s", "restored_at_s")
@@ -118,7 +117,8 @@ def _restore_attempt(
         attempt.tier = tier_of(new, seats)
         record = new.world.jobs[job.row]
         times = {name: float(record[name]) for name in _ATTEMPT}
-        take_seats(new, job, seats, attempt.tier, int(ReasonCode.NONE), attempt.shape)
+        reason = int(old.world.jobs[old.jobs[attempt.job].row]["reason"])  # of its start
+        take_seats(new, job, seats, attempt.tier, reason, attempt.shape)
         for name, time_s in times.items():
             record[name] = time_s  # it never stopped: nothing is restored
     elif holds_place:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from berth.plan.problem import COMPUTE, HELD_BYTES, IN, OUT, SHARDED_BYTES, UNLIMITED, Problem
+from berth.plan.problem import COMPUTE, HELD_BYTES, IN, OUT, SERVED_BYTES, SHARDED_BYTES, UNLIMITED, Problem
 from berth.plan.search.exact import WarmStart, exact, min_stage_time_s
 from berth.plan.search.method import Budget
-from berth.units import format_seconds
+from berth.units import format_bytes, format_seconds
 
 _DIGITS = 1e-6
 _FEASIBILITY_ONLY = Budget(seconds=0.5)  # a plan is found long before it is proven to be the cheapest
@@ -44,7 +44,7 @@ def diagnose(problem: Problem) -> Infeasible:
     elif _feasible(free):
         reason = "there are too few devices of several types together"
     else:
-        reason = _replica_cap(free) or _too_fast(problem)
+        reason = _replica_cap(free) or _too_large(free) or _too_fast(problem)
     return Infeasible(reason, layer, throughput, limits)
 
 
@@ -63,6 +63,16 @@ def _replica_cap(problem: Problem) -> str | None:
             "Other --tables help"
         )
     return None
+
+
+def _too_large(problem: Problem) -> str | None:
+    """Return the size of the tables if there is a plan without them."""
+    facts = problem.facts.copy()
+    facts[:, :, [SHARDED_BYTES, SERVED_BYTES]] = 0.0
+    if not _feasible(replace(problem, facts=facts)):
+        return None
+    size = format_bytes(float(problem.facts[:, :, SHARDED_BYTES].sum(axis=1).max()))
+    return f"the tables are too large for the memory of any number of devices: {size}. Fewer --rows help"
 
 
 def _too_fast(problem: Problem) -> str:

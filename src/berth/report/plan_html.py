@@ -43,6 +43,7 @@ def plan_page(report: PlanReport, frontier: FrontierChart | None) -> str:
         "berth": __version__,
     }
     sections = [
+        section("In short", items(in_short(report)), wide=True),
         section("Candidates", _candidates(report.candidates), wide=True),
         section("Stages", _stages(plan, report.crossing_bytes) + items(report.stage_reasons), wide=True),
         section("Rented", grid(RENTED_COLUMNS, rented_rows(report), words=_WORDS), wide=True),
@@ -51,13 +52,23 @@ def plan_page(report: PlanReport, frontier: FrontierChart | None) -> str:
     if refinement is not None:
         rows = objective_rows(plan, refinement)
         about = objective_note(plan, refinement)
-        sections.insert(1, section(OBJECTIVE_TITLE, grid(OBJECTIVE_COLUMNS, rows, words=_WORDS), about=about))
+        sections.insert(2, section(OBJECTIVE_TITLE, grid(OBJECTIVE_COLUMNS, rows, words=_WORDS), about=about))
     charts = {}
     if frontier is not None:
         charts["frontier"] = chart_data(frontier, plan)
         sections.append(section("Cost against throughput", '<figure id="frontier"></figure>'))
     sections.append(section("Times of the layers", layer_times(report.solution.problem), wide=True))
     return document(f"berth plan: {facts['model']}", "Plan", facts, sections, charts)
+
+
+def in_short(report: PlanReport) -> list[str]:
+    """Return two sentences: what to rent and what that gives, and whether something costs less."""
+    plan = report.plan
+    rented = f"{device_mix(plan)} for {format_usd_per_hour(plan.usd_per_hour)}"
+    first = (
+        f"Rent {rented}: {format_rate(plan.throughput)}, and {money(plan.cost_usd)} for the whole training."
+    )
+    return [first, *report.reasons[-1:]]
 
 
 def frontier_page(facts: dict[str, str], frontier: FrontierChart, problem: Problem) -> str:

@@ -50,7 +50,7 @@ class Shown:
     def verdicts(self, names: dict[str, str]) -> list[str]:
         """One sentence per map: in how many cells a policy is better or worse, and where most."""
         return [
-            map_verdict(cells, self.metric, f"{names[policy]}, mix {mix}", names[self.grid.policies[0]])
+            map_verdict(cells, self.metric, f"{names[policy]} (mix {mix})", names[self.grid.policies[0]])
             for policy, mix, cells in self.maps()
         ]
 

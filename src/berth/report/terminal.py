@@ -70,6 +70,7 @@ def state_text(state: str) -> Text:
     return Text(state, STATES.get(state, ""))
 
 
+NO_BREAK = "\N{NO-BREAK SPACE}"  # in a note: a space at which its line is not broken
 _GAP, _NARROWEST_NOTE, _NARROWEST_ID = 2, 44, 6
 
 
@@ -85,7 +86,8 @@ def print_listing(
     """Print rows whose cells are never split, and a note for each: the last column, or below it on a narrow terminal.
 
     The first `left` columns are words. If rows are wider than the terminal, ids that are too long for their column (the
-    one named "job") have a line of their own, and the rest of the row is below.
+    one named "job") have a line of their own, and the rest of the row is below; if that is not enough, other words are
+    shortened.
     """
     from rich.text import Text
 
@@ -95,9 +97,13 @@ def print_listing(
         for at, name in enumerate(columns)
     ]
     ids = columns.index("job") if "job" in columns else 0
-    too_wide = sum(widths) + _GAP * (len(widths) - 1) - out.width
-    if too_wide > 0:
-        widths[ids] = max(_NARROWEST_ID, len(columns[ids]), widths[ids] - too_wide)
+    words = [at for at in range(1, left) if at != ids]  # may be shortened, the widest first
+    for at in (ids, *sorted(words, key=lambda at: -widths[at])):
+        too_wide = sum(widths) + _GAP * (len(widths) - 1) - out.width
+        widths[at] = min(widths[at], max(_NARROWEST_ID, len(columns[at]), widths[at] - max(0, too_wide)))
+    for row in cells:
+        for at in words:
+            row[at].truncate(widths[at], overflow="ellipsis")
     taken = sum(widths) + _GAP * (len(widths) - 1)
     beside = out.width - taken - _GAP >= _NARROWEST_NOTE
     heads = [Text(name, "dim") for name in columns]
@@ -110,9 +116,10 @@ def print_listing(
             out.print(_line(alone, widths[: ids + 1], left), soft_wrap=True)
             row[ids] = Text()
         line = _line(row, widths, left)
-        wrapped = textwrap.wrap(
+        lines = textwrap.wrap(
             said, max(20, out.width - indent), break_long_words=False, break_on_hyphens=False
         )
+        wrapped = [one.replace(NO_BREAK, " ") for one in lines]
         if beside and wrapped:
             line.append(" " * _GAP + wrapped.pop(0))
         line.rstrip()

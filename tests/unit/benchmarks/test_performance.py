@@ -110,10 +110,21 @@ def test_a_missed_bar_is_shown_as_missed_with_what_was_found(tmp_path):
     summary = page.make_summary({"plan": stored})
     assert "| [Planning](performance-figures.md#planning) |  | 1 of 2 |" in summary
     assert "- **[Planning](performance-figures.md#planning).** *a table*: what." in summary
-    assert "1 of 2 bars are met, 1 missed." in summary
+    assert "**1 of 2 bars are\nmet**" in summary
+    assert "| 1 | *a table*: what, beside a floor: p99 100 s, but at most 50 s is asked |" in summary
     assert "| what (a note) | 3 s | 1–100 | p99 ≤ 50: 100 | **MISSED** | a floor |" in made
     assert "| other | 3 s | 1–100 | ≥ 2.5 | met |  |" in made
     assert "Not measured yet: `make bench-live`." in made
+
+
+def test_of_several_missed_bars_the_summary_names_the_farthest_off(tmp_path):
+    found = [
+        replace(figure(samples=[value], at_most={"median": limit}), what=f"of {limit:g}")
+        for value, limit in ((12.0, 10.0), (3.0, 1.0), (9.0, 10.0))
+    ]
+    results.store("plan", found, tmp_path)
+    summary = page.make_summary({"plan": results.load(tmp_path / "plan.json")})
+    assert "| 2 | *a table*: of 1: 3 s, but at most 1 s is asked |" in summary
 
 
 def test_packages_measured_on_different_machines_name_the_machine(tmp_path):

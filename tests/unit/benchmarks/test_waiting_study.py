@@ -65,8 +65,10 @@ def test_the_sentences_follow_the_figures():
     better, worse = (
         waiting_page.parts(waiting_ratios.Study(figures(times("full", factor)))) for factor in (0.5, 2.0)
     )
-    assert "holding out pays: never giving up has 0.50 times" in better["answer"]
-    assert "holding out costs: never giving up has 2.00 times" in worse["answer"]
+    assert f"pays: 0.50 times the mean JCT (better in {CELLS} of {CELLS} cells" in better["answer"]
+    assert "costs: 2.00 times the mean JCT" in worse["answer"]
+    ahead = waiting_page.parts(waiting_ratios.Study(figures(times("srtf", 0.5))))["answer"]
+    assert "ahead of 0, behind 1: `srtf` (2.00)" in ahead
     assert f"{CELLS} of {CELLS}" in better["losses"]  # full is ahead of tuned everywhere
     assert "In no cell is another policy ahead" in worse["losses"]
 

@@ -114,11 +114,10 @@ def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     assert rows[first]["expected_end"] == pytest.approx(rows[second]["expected_start"])
     reported = " ".join(live("why", second).split())
     assert reported.startswith(
-        f"{second} is queued, number 1 in the queue at priority 0, 2 devices: fewer than 2"
+        f"{second} is queued, number 1 in the queue at priority 0, 2 devices. It needs 2 devices; 0 are free; starts"
     )
-    assert "It needs 2 devices; 0 are free; starts in " in reported
     assert f"when {first} (wide) ends (modelled)." in reported
-    assert "0 of the 2 devices it needs are free." in reported
+    assert "It should start" not in reported  # said once
     assert "It should end in about" in live("why", first)
 
 
@@ -161,6 +160,31 @@ def test_long_ids_have_a_line_of_their_own_and_are_not_split_in_reasons(columns)
     assert sum(long in line for line in lines) == 2
     at = next(at for at, line in enumerate(lines) if line.split()[-1:] == [long])
     assert lines[at + 1].split() == ["2", "large", "bob", "16"]
+
+
+def test_names_are_shortened_where_a_line_of_its_own_for_the_id_is_not_enough():
+    from rich.console import Console
+
+    from berth.report.terminal import print_listing
+
+    out = Console(width=60, file=io.StringIO())
+    columns = ["#", "job", "name", "user", "gpus", "prio", "waits", "starts"]
+    row = ["1", "j1", "pretraining", "christophe", "128", "-1000", "23h59m", "~23h59m"]
+    print_listing(out, columns, [row], left=4, note="why", notes=["paused"])
+    lines = out.file.getvalue().splitlines()
+    assert max(map(len, lines)) <= 60
+    assert lines[1].split() == ["1", "j1", "pretraini…", "christophe", *row[4:]]
+
+
+def test_a_command_in_a_note_stays_on_one_line():
+    from rich.console import Console
+
+    from berth.report.terminal import NO_BREAK, print_listing
+
+    out = Console(width=40, file=io.StringIO())
+    note = f"its command exited; its output: berth{NO_BREAK}logs{NO_BREAK}j1"
+    print_listing(out, ["job", "state"], [["j1", "failed"]], left=2, note="cause", notes=[note])
+    assert out.file.getvalue().splitlines()[-1].strip() == "berth logs j1"
 
 
 def test_a_column_of_ids_is_at_least_as_wide_as_its_name():

@@ -83,7 +83,7 @@ def test_commands_that_write_a_named_file_overwrite_it_only_with_force():
     for name, param in options():
         asked[name].update(param.opts)
     careless = {name for name, found in asked.items() if found & writes and "--force" not in found}
-    assert careless == {"sweep"}  # it adds to a folder of its own
+    assert careless == set()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from berth.live import commands
+from berth.live import commands, views
 from berth.live.api.service import Service
 from berth.live.api.tokens import Tokens
 
@@ -31,6 +31,15 @@ def test_a_preferred_tier_that_the_cluster_no_longer_has_is_ignored(crank):
     job = live.submit(gpus=2, preferred="rack")
     live.restart(cluster="4x4:V100-16")
     assert live.state.jobs[job].state == "queued"
+
+
+def test_a_running_job_keeps_the_reason_of_its_place_under_another_policy(crank):
+    live = crank()
+    job = live.submit(gpus=4, seconds=1000)
+    live.step(1)
+    live.restart(policy="fifo")
+    state = live.state
+    assert views.why(state, state.jobs[job], state.now)["reason"]["sentence"] == "it fits within one machine"
 
 
 def test_history_names_machines_and_tiers_as_they_were(crank):

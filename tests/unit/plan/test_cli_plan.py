@@ -179,6 +179,14 @@ def test_an_infeasible_problem_is_an_answer_in_json_and_an_error_for_people(bert
     assert err.startswith("error: no plan holds")
 
 
+@pytest.mark.slow
+def test_tables_that_no_memory_holds_are_the_reason_and_not_the_batch(berth):
+    code, _, err = berth("plan", *ASKED, "--throughput", "100k/s", "--rows", "1e30")
+    assert code == 2
+    assert "the tables are too large for the memory of any number of devices" in err
+    assert "--batch" not in err
+
+
 def test_the_problems_own_figures_hold_unless_an_option_changes_them(berth, problem):
     plain = json.loads(berth("plan", "--problem", problem, "--json")[1])
     twice = json.loads(berth("plan", "--problem", problem, "--epochs", "2", "--json")[1])
@@ -213,6 +221,8 @@ def test_the_files_are_written_and_check_out(berth, tmp_path, monkeypatch):
     assert berth("plan", "check", "proof.json")[0] == 0
     page = (tmp_path / "p.html").read_text()
     assert "Content-Security-Policy" in page
+    assert "<h2>In short</h2>" in page
+    assert page.index("<li>Rent ") < page.index("Candidates")
     assert "http" not in page.split("<script>")[0].replace("http-equiv", "")
     code, _, err = berth("plan", *ASKED, "--throughput", "100k/s", "--out", "plan.yaml")
     assert code == 2

@@ -334,11 +334,18 @@ def test_policies_lists_all_and_shows_one(berth):
     assert out.startswith("fifo\n")
 
 
-def test_a_sweep_says_that_large_jobs_are_cut(berth):
+def test_a_sweep_says_that_large_jobs_are_cut_and_writes_its_page(berth, tmp_path):
+    page = tmp_path / "sweep.html"
     run = ("sweep", "--policy=fifo", "--policy=srtf", "--load=0.9", "--congestion=1", "--jobs=5", "--seeds=1")
-    code, out, _ = berth(*run, "--sizes=powers-of-two", "--workers=1", "--cluster", "1x1x2:H100")
+    code, out, _ = berth(
+        *run, "--sizes=powers-of-two", "--workers=1", "--cluster", "1x1x2:H100", "--html", page
+    )
     assert code == 0
     assert "note: jobs that ask for more are cut to 2 GPUs" in out
+    assert f"wrote {page}" in out
+    assert "mean JCT: srtf / fifo, mix balanced" in page.read_text()
+    code, _, err = berth(*run, "--cluster", "1x1x2:H100", "--html", page)
+    assert (code, "exists already" in err) == (2, True)
 
 
 @pytest.mark.slow

@@ -243,8 +243,11 @@ class TestFiles:
 
     def test_a_file_without_a_good_row_is_refused(self, tmp_path):
         (tmp_path / "a.tsv").write_text("nothing\n")
-        with pytest.raises(InputError, match=r"has no readable row; the first of 1 is .*a\.tsv:1: "):
+        with pytest.raises(
+            InputError, match=r"has no readable row; the first of 1 is .*a\.tsv:1: "
+        ) as refused:
             taken(FileStream(tmp_path, epochs=None))
+        assert "--columns '{}'" in str(refused.value)
 
     @pytest.mark.parametrize(("bad", "passes"), [(19_000, 1), (90, None)], ids=["one pass", "many passes"])
     def test_a_file_of_which_nearly_all_rows_are_bad_is_refused(self, tmp_path, bad, passes):

@@ -313,7 +313,7 @@ def test_after_a_kill_in_other_modes_no_example_is_lost(two_hosts, one_host, tmp
     assert_complete(one_host, tmp_path / "run", result, capsys)
 
 
-GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "training.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "guides" / "training-processes.md"
 
 
 def documented_options() -> list[list[str]]:

@@ -18,6 +18,7 @@ export class App extends EventTarget {
     this.series = null;
     this.connected = true;
     this.reasons = new Map(); // of waiting jobs, as last read: the next view has them too, also while there is no answer
+    this.places = new Map(); // in the queue, by id; the same
     this.lostAt = null; // when the controller stopped to answer
     this.skew = 0; // seconds that the controller's clock is ahead of the browser's
   }

@@ -36,10 +36,10 @@ export function atMostEvery(ms, run) {
 
 export const narrow = matchMedia("(max-width: 720px)");
 
-// A small table; every cell is text or a node.
+// A small table; every cell is text or a node. On a phone rows of more than three cells are blocks, with the names of the columns.
 export function table(heads, rows, {words = []} = {}) {
   const look = (i) => (words.includes(i) ? "words" : null);
-  return el("div", {class: "scroll"}, el("table", {},
+  return el("div", {class: heads.length > 3 ? "scroll stacks" : "scroll"}, el("table", {},
     el("thead", {}, el("tr", {}, ...heads.map((text, i) => el("th", {text, scope: "col", class: look(i)})))),
-    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, i) => el("td", {class: look(i)}, cell)))))));
+    el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, i) => el("td", {class: look(i), "data-column": heads[i]}, cell)))))));
 }

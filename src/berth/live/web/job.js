@@ -83,7 +83,7 @@ export function jobPage(app, root, id) {
   }
 
   function actions(row) {
-    const over = OVER.includes(row.state), allowed = app.live && mayTouch(app, row.user), key = `${over} ${allowed}`;
+    const over = OVER.includes(row.state), allowed = app.live && app.at === null && mayTouch(app, row.user), key = `${over} ${allowed}`;
     if (buttons.dataset.key === key) return;
     buttons.dataset.key = key;
     const button = (name, text, run, look) => el("button", {type: "button", id: name, class: look, text, onclick: run});
@@ -134,6 +134,12 @@ function sentence(why, now, row) {
     const cause = text.split(", ").slice(1).join(", "), code = row.code ? `exit code ${row.code}` : "";
     const what = {finished: "Finished", failed: "Failed", cancelled: "Cancelled"}[row.state] || row.state;
     return `${what} ${since(now - row.ended)}${cause || code ? `: ${[cause, code].filter(Boolean).join(", ")}` : ""}.`;
+  }
+  if (why.places) {
+    parts.push(`Why there: ${text}.`);
+    if (why.overdue_s) parts.push(`It is ${duration(why.overdue_s)} overdue: it runs longer than expected.`);
+    else if (why.expected_end) parts.push(`It should end ${ahead(why.expected_end, now)} (modelled).`);
+    return parts.join(" ");
   }
   if (why.reason.code !== "no-room" || !(why.blocker || why.summary)) parts.push(text[0].toUpperCase() + text.slice(1) + "."); // else it repeats the blocker
   if (why.blocker) parts.push(`It ${why.blocker} (modelled).`);

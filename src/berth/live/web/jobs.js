@@ -134,7 +134,8 @@ export class JobList {
       const [column, down] = this.sortBy, key = KEYS[column];
       jobs = [...jobs].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (down ? -1 : 1));
     }
-    this.head.show(COLUMNS[this.kind], this.sortBy, (i) => i in KEYS);
+    const present = this.app.live && this.app.at === null; // only then durations are known
+    this.head.show(COLUMNS[this.kind].map((name) => (name === "runs for" && !present ? "" : name)), this.sortBy, (i) => i in KEYS);
     this.node.setAttribute("aria-rowcount", String(jobs.length + 1));
     this.list.set(jobs);
     put(this.empty, jobs.length ? "" : all ? "No job matches the search." : this.nothing());
@@ -149,6 +150,7 @@ export class JobList {
   fill(row, job, index) {
     const texts = this[OVER.has(this.kind) ? "overTexts" : this.kind === "running" ? "runningTexts" : this.kind === "evicted" ? "evictedTexts" : "waitingTexts"](job, index);
     CLASSES.forEach((name, i) => { if (i !== NAME) put(row.children[i], texts[i]); });
+    row.children[GPUS].dataset.unit = job.gpus === 1 ? " GPU" : " GPUs"; // shown on phones, without the heads
     const [link, chip] = row.children[NAME].children, state = stateOf(job);
     link.setAttribute("href", addressOf(job));
     link.title = named(job);
@@ -165,11 +167,11 @@ export class JobList {
     const texts = [place === undefined ? "" : count(place + 1), "", job.user, count(job.gpus)];
     if (present) {
       const known = this.reasons.of(job.id);
-      return [...texts, known?.blocker || known?.sentence || "…", duration(now - job.since), known?.remaining_s ? duration(known.remaining_s) : "-",
+      return [...texts, untimed(known?.blocker || known?.sentence || "…"), duration(now - job.since), known?.remaining_s ? duration(known.remaining_s) : "-",
         known ? ahead(known.expected_start, now) : "…"];
     }
     const next = nextStart(app, job);
-    return [...texts, this.pastWhy(job, next), duration(now - job.since), "-", next ? moment(next.time, app.live) : "-"];
+    return [...texts, this.pastWhy(job, next), duration(now - job.since), "", next ? moment(next.time, app.live) : "-"];
   }
 
   // What was free at a moment of the past: the scheduler's own reasons are not in the journal.
@@ -178,7 +180,7 @@ export class JobList {
     if (this.facts?.state !== state || this.facts.at !== state.at) this.facts = {state, at: state.at, ...freeIn(state)};
     const {free, most, word} = this.facts, evicted = job.evictions ? "evicted; " : "";
     const room = `needs ${plural(job.gpus, "device")}; ${count(free)} free${free >= job.gpus && most < free ? `, at most ${count(most)} in one ${word}` : ""}`;
-    return evicted + room + (next ? `; started within one ${state.cluster.tiers[next.tier].name}` : "");
+    return evicted + room + (next ? `; later starts within one ${state.cluster.tiers[next.tier].name}` : "");
   }
 
   runningTexts(job) {
@@ -222,6 +224,8 @@ function placesOf(state, attempt) {
   return names.slice(0, 6).join(", ") + (names.length > 6 ? ` and ${plural(names.length - 6, "more machine")}` : "");
 }
 
+// The blocker without the time of the start, which has a column of its own and is newer there.
+const untimed = (text) => text.replace(/; starts (?:now|in [^\s;]+)(?= |;|$)/, "; starts").replace(/; starts(?=;|$)/, "");
 const nextStart = (app, job) => job.tries.map((one) => app.state.attempts[one]).find((one) => one.time > app.time);
 
 // Free devices, and the most in one rack.
@@ -244,19 +248,20 @@ class Reasons {
   constructor(app, changed) {
     this.app = app;
     this.changed = changed;
-    this.places = new Map(); // place in the queue, by id
     this.known = app.reasons;
     this.wanted = [];
     this.readOrder = atMostEvery(1500, () => this.order().catch(() => {}));
     this.readReasons = atMostEvery(300, () => this.reasons().catch(() => {}));
   }
 
-  get asks() { return this.app.live && this.app.at === null && this.app.connected; }
+  get present() { return this.app.live && this.app.at === null; }
+  get asks() { return this.present && this.app.connected; }
+  get places() { return this.app.places; }
 
   async order() {
     if (!this.asks) return;
     const {order} = await get("queue");
-    this.places = new Map(order.map((id, place) => [id, place]));
+    this.app.places = new Map(order.map((id, place) => [id, place]));
     this.changed();
   }
 
@@ -279,7 +284,7 @@ class Reasons {
 
   // Waiting jobs in the controller's order; those without a known place come last.
   sorted(jobs) {
-    const place = (job) => (this.asks ? this.places.get(job.id) ?? Infinity : 0);
+    const place = (job) => (this.present ? this.places.get(job.id) ?? Infinity : 0);
     return jobs.sort((a, b) => place(a) - place(b) || a.since - b.since || a.index - b.index);
   }
 }

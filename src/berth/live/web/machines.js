@@ -6,7 +6,7 @@ import {el, oncePerFrame, put} from "./dom.js";
 import {racksOf} from "./layout.js";
 import {queryOf} from "./address.js";
 import {attention} from "./attention.js";
-import {duration} from "./format.js";
+import {since} from "./format.js";
 import {List, heads} from "./list.js";
 import {DRAINED, LOST} from "./state.js";
 
@@ -56,7 +56,7 @@ export function machines(app, root) {
 // Since when a machine takes no jobs, and by which user; for the present only.
 function sinceOf(app, name, state) {
   const found = app.live && app.at === null && (app.problems?.machines || []).find((one) => one.machine === name && one.why === state);
-  return found && found.since ? ` ${duration(app.time - found.since)}${found.by ? ` by ${found.by}` : ""}` : "";
+  return found && found.since ? ` ${since(app.time - found.since)}${found.by ? ` by ${found.by}` : ""}` : "";
 }
 
 const SHOWN = 4;

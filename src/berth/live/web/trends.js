@@ -16,8 +16,9 @@ export function trends(app, root) {
   const card = (name, title, note, value, extra) => {
     charts[name] = new Chart(app, {value, sync: "trends"});
     const quiet = el("p", {class: "quiet", text: note});
-    root.append(el("section", {}, el("div", {class: "title"}, el("h2", {text: title}), extra), quiet, charts[name].node));
-    return quiet;
+    const node = el("section", {}, el("div", {class: "title"}, el("h2", {text: title}), extra), quiet, charts[name].node);
+    root.append(node);
+    return {node, quiet};
   };
   const range = el("select", {"aria-label": "Time range", id: "range", hidden: !app.live, onchange: () => { sessionStorage.setItem(RANGE_KEY, range.value); rescale(); }},
     ...Object.keys(RANGES).map((name) => el("option", {text: name, value: name})));
@@ -26,10 +27,11 @@ export function trends(app, root) {
   card("queue", "Jobs", app.live ? "Waiting, waiting for a nearer placement, and running." : "Waiting and running.", count);
   card("wait", "Waits", "Of the jobs waiting at a time: mean and longest.", duration);
   const tier = el("select", {"aria-label": "Tier", id: "tier", onchange: () => show()});
-  const timerNote = app.live ? card("timers", "Timers", " ", duration, tier) : null; // an event log has none
-  const costNote = card("cost", "Cost per hour", "Of the devices in use, at list prices.", usd);
   const carried = links(app);
   root.append(carried.node);
+  const cost = card("cost", "Cost per hour", "Of the devices in use, at list prices.", usd);
+  const timed = card("timers", "Timers", " ", duration, tier);
+  timed.node.hidden = true; // until a policy has some
 
   function show() {
     const series = app.series;
@@ -41,21 +43,18 @@ export function trends(app, root) {
       ...(app.live ? [{label: "by choice", colour: 3, values: series.holding}] : []), {label: "running", colour: 0, values: series.running}]);
     charts.wait.set(series.time, [{label: "mean", colour: 4, values: series.mean_wait_s, grows: true},
       {label: "longest", colour: 1, values: series.longest_wait_s, grows: true}]);
-    const priced = series.usd_per_hour.some((value) => value !== null);
+    cost.node.hidden = series.usd_per_hour.every((value) => value === null); // the price of a device is unknown
     charts.cost.set(series.time, [{label: "in use", colour: 6, values: series.usd_per_hour, fill: true}]);
-    if (!priced) put(costNote, "The price of a device is unknown, so there is no cost.");
-    if (timerNote) timers(series);
+    timers(series);
   }
 
   function timers(series) {
     const tiers = [...new Set(series.timers.map((one) => one.tier))];
     if (tiers.length !== tier.childElementCount) tier.replaceChildren(...tiers.map((name) => el("option", {text: name, value: name})));
-    tier.hidden = !tiers.length;
+    timed.node.hidden = !tiers.length;
+    if (!tiers.length) return;
     const chosen = series.timers.filter((one) => one.tier === tier.value).sort((a, b) => a.gpus - b.gpus);
-    put(timerNote, tiers.length
-      ? `How long jobs of a size wait for one ${tier.value}.` + (chosen.length > MOST_TIMERS ? " The largest sizes are shown." : "")
-      : "This policy has no timers above zero yet.");
-    charts.timers.node.hidden = !chosen.length;
+    put(timed.quiet, `How long jobs of a size wait for one ${tier.value}.${chosen.length > MOST_TIMERS ? " The largest sizes are shown." : ""}`);
     charts.timers.set(series.time, chosen.slice(-MOST_TIMERS).map((one, i) => ({label: plural(one.gpus, "GPU"), colour: i, values: one.seconds})));
   }
 
@@ -80,7 +79,7 @@ function links(app) {
   const rackOf = [], size = racks.map(() => 0);
   racks.forEach((rack, at) => rack.machines.forEach((machine) => { rackOf[machine] = at; }));
   const body = el("div", {class: "links"}), note = el("p", {class: "quiet"});
-  const node = el("section", {class: app.live ? null : "wide"}, el("div", {class: "title"}, el("h2", {text: "Links"})), note, body);
+  const node = el("section", {}, el("div", {class: "title"}, el("h2", {text: "Links"})), note, body);
   function show() {
     const state = app.state, load = racks.map((rack) => ({name: rack.name, jobs: 0, devices: 0}));
     racks.forEach((rack, at) => { size[at] = rack.machines.reduce((sum, machine) => sum + state.sizes[machine], 0); });

@@ -17,3 +17,18 @@ function tag(name, parent, text, className) {
   parent.appendChild(made);
   return made;
 }
+
+// A table that is wider than a narrow page is shown as one block for each row, with the names of the columns in it.
+function stack() {
+  for (const box of document.querySelectorAll(".scroll")) {
+    box.classList.remove("stacked");
+    box.classList.toggle("stacked", innerWidth <= 820 && box.scrollWidth > box.clientWidth);
+  }
+}
+
+for (const table of document.querySelectorAll(".scroll table")) {
+  const heads = [...table.querySelectorAll("thead th")].map((one) => one.textContent);
+  for (const row of table.tBodies[0].rows) [...row.cells].forEach((cell, at) => { if (at) cell.dataset.column = heads[at]; });
+}
+stack();
+addEventListener("resize", stack);

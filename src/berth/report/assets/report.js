@@ -312,7 +312,7 @@ function drawBars() {
   const figure = document.getElementById("bars"), rows = [...(data.bars || [])].sort((a, b) => a.mean - b.mean);
   figure.replaceChildren();
   if (rows.length < 2) return;
-  const width = Math.max(280, figure.clientWidth), row = 26, left = Math.min(140, width / 3), right = 64;
+  const width = Math.max(280, figure.clientWidth), row = 26, left = Math.min(140, width / 3), right = 118;
   const most = Math.max(...rows.map((one) => one.p99)), x = (value) => value / most * (width - left - right);
   const svg = element("svg", {viewBox: `0 0 ${width} ${rows.length * row + 4}`, role: "img", "aria-label": "mean and 99th percentile of completion times by policy"}, figure);
   rows.forEach((one, i) => {
@@ -321,9 +321,9 @@ function drawBars() {
     for (const [name, value] of [["bar-p99", one.p99], ["bar-mean", one.mean]]) {
       element("title", {}, element("rect", {class: name, x: left, y, width: Math.max(1, x(value)), height: row - 8, rx: 3}, svg)).textContent = `${one.label}: mean ${duration(one.mean)}, p99 ${duration(one.p99)}`;
     }
-    element("text", {x: left + x(one.p99) + 6, y: y + 14}, svg).textContent = duration(one.mean);
+    element("text", {x: left + x(one.p99) + 6, y: y + 14}, svg).textContent = `${duration(one.mean)} / ${duration(one.p99)}`;
   });
-  tag("div", figure, "Dark: mean completion time, with its value. Light: the 99th percentile.", "legend");
+  tag("div", figure, "Strong: mean completion time. Pale: the 99th percentile.", "legend");
 }
 
 function draw() {

@@ -233,6 +233,11 @@ class FileStream:
 
     def _unreadable(self, what: str) -> InputError:
         hint = "fix the values, or give the columns other roles: --columns"
+        if self._roles is None and self.files[0].suffix != ".parquet":
+            hint = (
+                "without --columns text is read in Criteo's format; if its first line names the columns: "
+                "--columns '{}'"
+            )
         return InputError(f"{what} is {self.first_bad[0]}", where=str(self.files[0]), hint=hint)
 
     def _count_bad(self, path: Path, bad: list[BadRow]) -> None:
