@@ -35,6 +35,7 @@ _execute = subprocess._fork_exec
 # What is read while modules are imported: where a process wants it otherwise, it has to import them itself.
 _READ_AT_IMPORT = ("NUMBA_", "PYTHON", "LD_", "TORCH", "COVERAGE_", "XDG_CACHE_HOME", "BERTH_TRAIN_SILENT_S")
 _ADJUSTED = ("NUMBA_NUM_THREADS", "PYTHONPATH")  # no kernel is parallel; sys.path is extended
+_READ_LATER = ("PYTHONBREAKPOINT", "TORCHINDUCTOR_CACHE_DIR")  # Ray and torch set them, in tests too
 _imported_with: dict[str, str] = {}
 
 
@@ -46,7 +47,7 @@ def remember_environment() -> None:
 def relevant(environment: Any) -> dict[str, str]:
     """The variables that imported modules have read."""
     named = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
-    return {name: value for name, value in named.items() if name not in _ADJUSTED}
+    return {name: value for name, value in named.items() if name not in (*_ADJUSTED, *_READ_LATER)}
 
 
 class Origin:
