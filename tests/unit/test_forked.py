@@ -75,3 +75,12 @@ def test_what_imported_modules_have_read_is_not_taken_over(monkeypatch):
     with forking():
         done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", ["PYTHONBREAKPOINT", "TORCHINDUCTOR_CACHE_DIR"])
+def test_variables_that_libraries_set_while_they_run_keep_no_process_from_being_forked(monkeypatch, name):
+    monkeypatch.setattr("forked._execute", lambda *_: pytest.fail("it was not forked"))
+    command = [sys.executable, "-m", "berth", "cluster", "devices"]
+    with forking():
+        done = subprocess.run(command, env=os.environ | {name: "0"}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")

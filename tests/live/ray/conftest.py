@@ -9,7 +9,6 @@ from small_ray import Desk, Racks
 
 from berth.live.backends.ray import RayBackend
 
-
 FOLDER = Path(__file__).parent
 _running: list[Racks] = []
 
