@@ -82,8 +82,8 @@ coverage: $(VENV)/.dev ## lines of src that tests run, in child processes too, k
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report
 
-mutants: $(VENV)/.dev ## change the sources of three rooms a little, many times, and list what no test notices
-	@for room in schedule plan tables; do nice -n 19 $(BIN)/python tests/mutants.py $$room; done
+mutants: $(VENV)/.dev ## change the sources of three packages a little, many times, and list what no test notices
+	@for package in schedule plan tables; do nice -n 19 $(BIN)/python tests/mutants.py $$package; done
 
 lint: $(VENV)/.dev ## ruff, mypy --strict, import layers, retired words
 	@$(BIN)/ruff check .

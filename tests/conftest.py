@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from forked import relevant
+
 # The first example may have to wait for a kernel to be compiled, and the machine may be busy: no deadlines.
 settings.register_profile("berth", deadline=None)
 settings.load_profile("berth")
@@ -94,6 +96,14 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def same_environment():
+    """Of the variables that imports read: with others, processes of all later tests would import, not fork."""
+    before = relevant(os.environ)
+    yield
+    assert relevant(os.environ) == before
 
 
 @pytest.hookimpl(wrapper=True)

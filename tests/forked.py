@@ -1,7 +1,8 @@
 """Processes that `subprocess` starts, forked from one that has imported what they need.
 
 An `Origin` is such a process: it has run nothing else. `patched` lets `subprocess` ask it for every
-`python -m berth...`, in place of an interpreter that would import for seconds of CPU time. What it forks is a process
+`python -m berth...`, and `multiprocessing` for every process that it spawns, in place of an interpreter that would
+import for seconds of CPU time. What it forks is a process
 as any other: a child of the one that asks, with the descriptors, the environment, the folder and the group that
 `subprocess` gives it, so it can be waited for and signalled. An origin runs no program itself, and each fork has an
 origin of its own, for the processes that it starts in turn.
@@ -9,6 +10,7 @@ origin of its own, for the processes that it starts in turn.
 
 from __future__ import annotations
 
+import _posixsubprocess
 import array
 import atexit
 import contextlib
@@ -33,8 +35,13 @@ _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 _prctl = ctypes.CDLL(None).prctl
 _execute = subprocess._fork_exec
 # What is read while modules are imported: where a process wants it otherwise, it has to import them itself.
-_READ_AT_IMPORT = ("NUMBA_", "PYTHON", "LD_", "TORCH", "COVERAGE_", "XDG_CACHE_HOME", "BERTH_TRAIN_SILENT_S")
+_READ_AT_IMPORT = (
+    *("NUMBA_", "PYTHON", "LD_", "MALLOC_", "TORCH", "COVERAGE_"),
+    *("XDG_CACHE_HOME", "BERTH_TRAIN_SILENT_S"),
+)
 _ADJUSTED = ("NUMBA_NUM_THREADS", "PYTHONPATH")  # no kernel is parallel; sys.path is extended
+_READ_LATER = ("PYTHONBREAKPOINT", "TORCHINDUCTOR_CACHE_DIR")  # Ray and torch set them, in tests too
+_SPAWNED = "--multiprocessing-fork"  # how multiprocessing marks a process that it spawns
 _imported_with: dict[str, str] = {}
 
 
@@ -46,7 +53,7 @@ def remember_environment() -> None:
 def relevant(environment: Any) -> dict[str, str]:
     """The variables that imported modules have read."""
     named = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
-    return {name: value for name, value in named.items() if name not in _ADJUSTED}
+    return {name: value for name, value in named.items() if name not in (*_ADJUSTED, *_READ_LATER)}
 
 
 class Origin:
@@ -58,11 +65,11 @@ class Origin:
     @contextlib.contextmanager
     def patched(self) -> Iterator[None]:
         """`subprocess` starts berth's programs as forks."""
-        subprocess._fork_exec = self.fork_exec
+        _start_processes_by(self.fork_exec)
         try:
             yield
         finally:
-            subprocess._fork_exec = _execute
+            _start_processes_by(_execute)
 
     def fork_exec(self, *given: Any) -> int:
         """In place of the function by which `subprocess` forks and executes; returns the process id."""
@@ -71,8 +78,7 @@ class Origin:
         words = [os.fsdecode(word) for word in words]
         environment = _environment(variables)
         if not (
-            words[:2] == [sys.executable, "-m"]
-            and words[2].partition(".")[0] == "berth"
+            _is_known(words)
             and close_fds
             and (gid, gids, uid, umask) == (None, None, None, -1)
             and relevant(environment) == self._imported_with
@@ -90,6 +96,7 @@ class Origin:
             "group": group,
             "prepare": prepare,
             "umask": _umask(),
+            "mask": signal.pthread_sigmask(signal.SIG_BLOCK, ()),
             "parent": os.getpid(),
             "ignores": [one for one in (signal.SIGINT, signal.SIGHUP) if signal.getsignal(one) == signal.SIG_IGN],
         }  # fmt: skip
@@ -112,6 +119,15 @@ class Origin:
             for orphan in _children() - before - {process}:  # no other process would notice its end
                 threading.Thread(target=os.waitpid, args=(orphan, 0), daemon=True).start()
         return process
+
+
+def _start_processes_by(function: Callable[..., int]) -> None:
+    subprocess._fork_exec = _posixsubprocess.fork_exec = function  # the second by multiprocessing
+
+
+def _is_known(words: list[str]) -> bool:
+    is_berth = words[:2] == [sys.executable, "-m"] and words[2].partition(".")[0] == "berth"
+    return is_berth or words[-1] == _SPAWNED
 
 
 def _environment(variables: list[bytes] | None) -> dict[str, str]:
@@ -172,15 +188,23 @@ def _become(request: dict[str, Any], streams: array.array[int]) -> NoReturn:
         os.setpgid(0, request["group"])
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN if number in request["ignores"] else _usual(number))
+    signal.pthread_sigmask(signal.SIG_SETMASK, request["mask"])
     os.umask(request["umask"])
     if request["prepare"] is not None:
         request["prepare"]()
-    _, _, module, *words = request["words"]
-    run_and_exit(lambda: _run_module(module, words), request["folder"], request["environment"])
+    run_and_exit(lambda: _run(request["words"]), request["folder"], request["environment"])
 
 
 def _usual(number: signal.Signals) -> Any:
     return signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+
+
+def _run(words: list[str]) -> None:
+    if words[-1] == _SPAWNED:
+        sys.argv = ["-c", _SPAWNED]
+        exec(words[-2], {"__name__": "__main__"})
+    else:
+        _run_module(words[2], words[3:])
 
 
 def _run_module(module: str, words: list[str]) -> None:
@@ -206,7 +230,7 @@ def run_and_exit(program: Callable[[], None], folder: str, environment: dict[str
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    subprocess._fork_exec = own_origin().fork_exec
+    _start_processes_by(own_origin().fork_exec)
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     code: object = 0

@@ -41,7 +41,7 @@ ARGUMENTS = (
 
 
 @dataclass(frozen=True)
-class Room:
+class Package:
     """Sources to change, the tests that are quick interpreted, and those that only survivors have to pass."""
 
     sources: tuple[str, ...]
@@ -62,8 +62,8 @@ def of(folder: str, names: str) -> tuple[str, ...]:
     return tuple(f"tests/unit/{folder}/test_{name}.py" for name in names.split())
 
 
-ROOMS = {
-    "schedule": Room(
+PACKAGES = {
+    "schedule": Package(
         tuple(f"schedule/{name}.py" for name in PASS.split()),
         (
             *of(
@@ -77,7 +77,7 @@ ROOMS = {
         "rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk every_policy "
         "too_soon delay_timers_again without_preemption",
     ),
-    "plan": Room(
+    "plan": Package(
         tuple(
             f"plan/{name}.py"
             for name in ("evaluate", "provision", "arrays", "problem", "limits", "stage", "near_arcs")
@@ -86,7 +86,7 @@ ROOMS = {
         of("plan", "exact search_methods explain"),
         "lstm bayes",
     ),
-    "tables": Room(
+    "tables": Package(
         ("train/tables/*.py",),
         of("train", "admission table_edges hashing state decay table index small_tiers"),
         of("train", "tiers"),
@@ -137,37 +137,39 @@ def outcome(tests: tuple[str, ...], left_out: str, sources: Path, log: Path) -> 
     return "timeout"
 
 
-def noticed(room: Room, sources: Path, quick: bool) -> str:
+def noticed(package: Package, sources: Path, quick: bool) -> str:
     """What the quick tests say, and for a survivor the others."""
     log = sources.parent / "log"
-    found = outcome(room.tests, room.left_out, sources, log)
-    return outcome(room.more, room.left_out, sources, log) if found == "survived" and not quick else found
+    found = outcome(package.tests, package.left_out, sources, log)
+    return (
+        outcome(package.more, package.left_out, sources, log) if found == "survived" and not quick else found
+    )
 
 
 def main() -> None:
     """Draws mutants of a package, runs them one by one, lists those that no test noticed."""
     options = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    options.add_argument("room", choices=ROOMS)
+    options.add_argument("package", choices=PACKAGES)
     options.add_argument("--count", type=int, default=80)
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--quick", action="store_true", help="the quick tests alone")
     options.add_argument("--only", nargs="*", help="mutants by name, FILE:NUMBER")
     given = options.parse_args()
-    room = ROOMS[given.room]
+    package = PACKAGES[given.package]
     os.environ["NUMBA_DISABLE_JIT"] = "1"
-    for library in (*LIBRARIES, *room.preload):
+    for library in (*LIBRARIES, *package.preload):
         __import__(library)
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "src"
         shutil.copytree(ROOT / "src", sources, ignore=shutil.ignore_patterns("__pycache__"))
-        files = [path for glob in room.sources for path in sorted((sources / "berth").glob(glob))]
+        files = [path for glob in package.sources for path in sorted((sources / "berth").glob(glob))]
         every = [
             f"{path.relative_to(sources)}:{k}"
             for path in files
             for k in range(len(list(sites(ast.parse(path.read_text())))))
         ]
         chosen = given.only or random.Random(given.seed).sample(every, min(given.count, len(every)))
-        if noticed(room, sources, True) != "survived":
+        if noticed(package, sources, True) != "survived":
             sys.exit(f"the tests fail without any mutant:\n{(Path(folder) / 'log').read_text()}")
         counted = {"killed": 0, "timeout": 0, "survived": 0}
         for name in chosen:
@@ -176,11 +178,11 @@ def main() -> None:
             text = path.read_text()
             changed, line, before, after = mutant(text, int(number))
             path.write_text(changed)
-            found = noticed(room, sources, given.quick)
+            found = noticed(package, sources, given.quick)
             path.write_text(text)
             counted[found] += 1
             print(f"{found:8} {name} line {line}: {before}  ->  {after}", flush=True)
-    print(f"{given.room}: {len(chosen)} of {len(every)} mutants, {counted}")
+    print(f"{given.package}: {len(chosen)} of {len(every)} mutants, {counted}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ RUNS = [
     ("profile", "ctrdnn --stored", None),
     ("profile", "nce", TRAIN),
     ("profile", "models/recommender.py:make_model", TRAIN),
-    ("plan", "ctrdnn --cluster cloud-mix --throughput 100k/s --out plan.yaml --html plan.html", None),
+    ("plan", "ctrdnn-8 --devices cpu-core,T4 --throughput 100k/s --out plan.yaml --html plan.html", None),
     ("plan", "ctrdnn --cluster cloud-mix --throughput 100k/s --method berth-lstm", TRAIN),
     ("plan", "ctrdnn --cluster cloud-mix --throughput 100k/s --method genetic", PLAN),
     ("plan", "ctrdnn --cluster cloud-mix --throughput 100k/s --method bayes", PLAN),

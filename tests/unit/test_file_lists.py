@@ -17,9 +17,11 @@ def interpreted_tests() -> list[Path]:
 def mutated_files() -> list[Path]:
     import mutants
 
-    rooms = mutants.ROOMS.values()
-    tests = [ROOT / test for room in rooms for test in (*room.tests, *room.more)]
-    sources = [ROOT / "src/berth" / source for room in rooms for source in room.sources if "*" not in source]
+    packages = mutants.PACKAGES.values()
+    tests = [ROOT / test for package in packages for test in (*package.tests, *package.more)]
+    sources = [
+        ROOT / "src/berth" / source for package in packages for source in package.sources if "*" not in source
+    ]
     return tests + sources
 
 

@@ -7,6 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import pytest
 
@@ -75,3 +77,23 @@ def test_what_imported_modules_have_read_is_not_taken_over(monkeypatch):
     with forking():
         done = subprocess.run(command, env=environment, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"")
+
+
+@pytest.mark.parametrize("name", ["PYTHONBREAKPOINT", "TORCHINDUCTOR_CACHE_DIR"])
+def test_variables_that_libraries_set_while_they_run_keep_no_process_from_being_forked(monkeypatch, name):
+    monkeypatch.setattr("forked._execute", lambda *_: pytest.fail("it was not forked"))
+    command = [sys.executable, "-m", "berth", "cluster", "devices"]
+    with forking():
+        done = subprocess.run(command, env=os.environ | {name: "0"}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_processes_that_multiprocessing_spawns_are_forked_with_the_signals_that_are_blocked():
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    try:
+        with forking(), ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            assert pool.submit(os.getppid).result() == os.getpid()
+            assert pool.submit(eval, "'torch' in __import__('sys').modules").result()
+            assert signal.SIGUSR1 in pool.submit(signal.pthread_sigmask, signal.SIG_BLOCK, ()).result()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

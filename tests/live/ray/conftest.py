@@ -2,20 +2,32 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from small_ray import Desk, Racks
 
 from berth.live.backends.ray import RayBackend
 
+FOLDER = Path(__file__).parent
+_running: list[Racks] = []
 
-@pytest.fixture(scope="session")
+
+@pytest.fixture
 def racks():
-    found = Racks()
-    yield found
-    import ray
+    if not _running:
+        _running.append(Racks())
+    return _running[0]
 
-    ray.shutdown()
-    found.ray.shutdown()
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(nextitem):
+    """Ray ends with the last test that may need it: its processes take CPU time while they idle."""
+    if _running and (nextitem is None or FOLDER not in nextitem.path.parents):
+        import ray
+
+        ray.shutdown()
+        _running.pop().ray.shutdown()
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 WORKER = """
 touch $RECORD
 if grep -q finished $RECORD; then exit; fi
-if [ $RANK != 0 ]; then until grep -q finished $RECORD; do sleep 0.1; done; exit; fi
+if [ $RANK != 0 ]; then until grep -q finished $RECORD; do sleep 0.5; done; exit; fi
 done=$(grep -c unit $RECORD)
 while [ $done -lt $UNITS ]; do
     sleep 0.1
@@ -40,7 +40,7 @@ QUICK_HEALTH = {
     "health_check_timeout_ms": 20_000,  # a killed node refuses at once; a busy one answers late
     "health_check_failure_threshold": 3,
 }
-SMALL = {"num_cpus": 1, "object_store_memory": 80_000_000}
+SMALL = {"num_cpus": 1, "object_store_memory": 80_000_000, "include_log_monitor": False}
 RACKS = {"m0": "r0", "m1": "r0", "m2": "r1", "m3": "r1"}
 
 
@@ -57,14 +57,18 @@ class Racks:
     """The Ray under test."""
 
     def __init__(self):
+        from ray._private import utils
         from ray.cluster_utils import Cluster
 
+        # as if Ray were installed without its dashboard: agents on every node would take seconds to start
+        utils.get_dashboard_dependency_error = lambda: ImportError("the dashboard is left out")
         self.ray = Cluster(
             initialize_head=True,
             head_node_args={
                 **SMALL,
                 "num_gpus": 0,
                 "include_dashboard": False,
+                "no_monitor": True,
                 "_system_config": QUICK_HEALTH,
             },
         )

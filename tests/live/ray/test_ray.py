@@ -64,9 +64,8 @@ def test_a_gang_whose_devices_others_hold_gives_up_and_never_starts_late(backend
 def test_a_part_whose_runner_was_killed_ends_the_gang(backend, tmp_path):
     backend.apply([launch("torn", "setsid sleep 600 & sleep 600", ("m0", (0,)), ("m1", (0,)))])
     until(lambda: backend.observe().attempts["torn"].state == "running")
-    assert (
-        len(processes_of("torn")) == 6
-    )  # on each machine a shell and two that sleep, one of them out of its sight
+    # on each machine a shell and two that sleep, one of them out of its sight
+    until(lambda: len(processes_of("torn")) == 6)
     ready = json.loads((tmp_path / "live" / "torn" / "part-1.ready").read_text())
     os.kill(runner_of(ready["pid"]), signal.SIGKILL)
     assert ended(backend, "torn").lost

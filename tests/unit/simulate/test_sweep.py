@@ -15,7 +15,7 @@ import pytest
 import berth.simulate as public
 from berth.errors import InputError
 from berth.report.simulation_sweep import map_verdict
-from berth.simulate import sweep as room
+from berth.simulate import sweep as sweep_module
 from berth.simulate.compared import COMPARED
 from berth.simulate.sweep import AT_ONCE, Grid, Ratio, ratios, sweep, sweep_frame
 
@@ -26,13 +26,13 @@ GRID = Grid("1x2x4:H100", ("fifo", "srtf"), (1.0,), (1.0,), ("balanced",), seeds
 def ran(monkeypatch):
     """The cells that were really played."""
     played = []
-    original = room.run_cell
+    original = sweep_module.run_cell
 
     def run_cell(cell):
         played.append(cell)
         return original(cell)
 
-    monkeypatch.setattr(room, "run_cell", run_cell)
+    monkeypatch.setattr(sweep_module, "run_cell", run_cell)
     return played
 
 
@@ -58,8 +58,10 @@ def test_a_sweep_writes_each_key_a_few_times_however_many_cells_there_are(tmp_pa
         written.append(args)
         return plain(*args, **kwargs)
 
-    monkeypatch.setattr(room.json, "dumps", counting)
-    monkeypatch.setattr(room, "run_cell", lambda cell: {"cell": dataclasses.asdict(cell), "result": {}})
+    monkeypatch.setattr(sweep_module.json, "dumps", counting)
+    monkeypatch.setattr(
+        sweep_module, "run_cell", lambda cell: {"cell": dataclasses.asdict(cell), "result": {}}
+    )
     cells = dataclasses.replace(GRID, seeds=30).cells()
     seen = []
     sweep(cells, tmp_path / "cells.jsonl", workers=1, progress=lambda done, of: seen.append((done, of)))
@@ -195,7 +197,7 @@ def test_ctrl_c_that_another_thread_receives_waits_until_the_workers_are_started
     other.start()
 
     def start():
-        with room._ctrl_c_held_back():
+        with sweep_module._ctrl_c_held_back():
             os.kill(os.getpid(), signal.SIGINT)
             time.sleep(0.05)
             started.append("worker")
