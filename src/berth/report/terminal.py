@@ -97,7 +97,9 @@ def print_listing(
         for at, name in enumerate(columns)
     ]
     ids = columns.index("job") if "job" in columns else 0
-    words = [at for at in range(1, left) if at != ids]  # may be shortened, the widest first
+    words = [
+        at for at in range(1, left) if at != ids and columns[at] != "state"
+    ]  # shortened, the widest first
     for at in (ids, *sorted(words, key=lambda at: -widths[at])):
         too_wide = sum(widths) + _GAP * (len(widths) - 1) - out.width
         widths[at] = min(widths[at], max(_NARROWEST_ID, len(columns[at]), widths[at] - max(0, too_wide)))
