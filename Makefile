@@ -99,7 +99,7 @@ format: $(VENV)/.dev ## let ruff fix what it can
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-bench: $(VENV)/.dev ## every benchmark, some 25 minutes on two free cores; writes docs/performance.md, fails if a bar is missed
+bench: $(VENV)/.dev ## every benchmark, an hour on two free cores; writes docs/performance.md, fails if a bar is missed
 	@$(BIN)/python benchmarks/bench.py
 
 bench-page: $(VENV)/.dev ## write docs/performance.md again from the stored results of the last benchmarks
@@ -175,7 +175,7 @@ docs-plan: $(VENV)/.dev ## write docs/plan-sanity.md again: what the planner ren
 papers: $(VENV)/.dev ## the experiments of Dally, LWF and HeterPS by their shape, with our own figures; writes docs/papers.md
 	@$(BIN)/python benchmarks/papers.py
 
-docs-waiting: $(VENV)/.dev ## write docs/waiting.md again from the Philly trace: some ten minutes
+docs-waiting: $(VENV)/.dev ## write docs/waiting.md again from the Philly trace: some half an hour
 	@$(BIN)/python benchmarks/waiting_study.py
 
 clean: ## remove what the other targets made
