@@ -458,6 +458,7 @@ def test_time_can_be_walked_back_and_forth(berth: Berth, look: Looker) -> None:
     page.locator(".attempts button.link").click()  # the moment at which it was placed
     sees(page, ".banner", "This is the cluster at")
     sees(page, ".pill", "starting")  # not "cancelled": the page of a job shows that moment, too
+    sees(page, ".reason", "Last before that:")
     assert "cancelled" not in text(page, ".events")
     assert page.locator("#resubmit").count() == 0  # actions are of now
     until(lambda: "?at=" in page.url)

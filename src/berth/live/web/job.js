@@ -50,13 +50,13 @@ export function jobPage(app, root, id) {
     pill.textContent = state;
     pill.dataset.state = state;
     sub.textContent = `${row.user ? `${row.user}, ` : ""}${plural(row.gpus, "device")}${row.priority ? `, priority ${row.priority}` : ""}`;
-    reason.textContent = now ? (why ? sentence(why, app.time, row) : "") : `This is the job at ${moment(then, app.live)}.`;
+    const seen = history.events.filter((event) => past(event.time));
+    reason.textContent = now ? (why ? sentence(why, app.time, row) : "") : `This is the job at ${moment(then, app.live)}.${lastOf(app, seen)}`;
     facts.replaceChildren(...factsOf(app, row, why, now).flatMap(([name, value]) => [el("div", {}, el("dt", {text: name}), el("dd", {text: value}))]));
     actions(row);
     const shown = history.attempts.filter((one) => past(one.placed)).map((one) => asOf(one, past));
     attempts.replaceChildren(shown.length ? attemptsTable(app, row, shown) : el("p", {class: "quiet", text: now ? "It has not been started yet." : "It had not been started yet."}));
     steps.replaceChildren(...stepsOf(app, why, history.steps_by_tier));
-    const seen = history.events.filter((event) => past(event.time));
     events.replaceChildren(table(["when", "what", "details"], seen.map((event) => [moment(event.time, app.live), event.kind, details(event)]), {words: [1, 2]}));
     if (app.live && mayTouch(app, row.user) && !panel) {
       log.hidden = false;
@@ -213,6 +213,14 @@ function stepsOf(app, why, steps) {
     const found = measured.get(name);
     return [name, name in modelled ? `${modelled[name].toFixed(2)}×` : "-", found ? `${found.seconds.toPrecision(3)} s, mean of ${count(found.count)}` : "-"];
   }), {words: [0]})];
+}
+
+// The last thing that had happened to a job by a moment of the past.
+function lastOf(app, seen) {
+  const last = seen[seen.length - 1];
+  if (!last) return "";
+  const more = details(last);
+  return ` Last before that: ${last.kind} at ${moment(last.time, app.live)}${more ? ` (${more})` : ""}.`;
 }
 
 function details(event) {

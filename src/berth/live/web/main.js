@@ -51,11 +51,12 @@ function frame() {
       : app.at === null ? "" : `This is the cluster at ${moment(app.at, app.live)}. “live” goes back to now.`);
   };
   const name = () => {
-    put(about, `${app.me.cluster.name}, ${app.me.policy}${app.live ? "" : ": simulated"}`);
+    const policy = app.live && app.at !== null ? "" : `, ${app.me.policy}`; // in the past it may have been another one
+    put(about, `${app.me.cluster.name}${policy}${app.live ? "" : ": simulated"}`);
     about.title = about.textContent;
   };
   name();
-  app.on("me", name);
+  app.on("me moment", name);
   app.on("link moment", show);
 }
 
