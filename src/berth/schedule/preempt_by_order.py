@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import charge_quota, evict, requeue, start_job
 from berth.schedule.asking import next_to_consider
@@ -12,7 +10,7 @@ from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.queue import dequeue_at, precedes, smallest_demand
 from berth.schedule.reasons import ReasonCode
-from berth.schedule.records import Array, World
+from berth.schedule.records import Action, World
 from berth.schedule.reservation import close_reservation, may_use_reserved, open_reservation, set_mask
 from berth.schedule.segments import begin_walk
 from berth.schedule.shape_choice import begin_choices, choose
@@ -37,31 +35,30 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     """
     jobs, waiting, state = world.jobs, world.waiting, world.state[0]
     total, wake, young = find_threatened(world, hooks, now)
-    ranked, evicted, first = np.empty(total, np.int32), np.empty(total, np.int64), top_priority(world)
+    ranked, first, decided = world.victims, jobs[waiting[state.queue_start]].priority, state.decisions
     # ranked[known:] are known, ranked[offered:] have returned their devices; ranked[settled:] have not taken them again
-    known, offered, settled, count = total, total, total, 0
+    state.known = state.offered = state.settled = total
     i = level = considered = state.queue_start  # rows of the same priority begin at `level`
     state.search_epoch += 1
     begin_choices(world, now)
     begin_walk(world)
     while i < state.queue_stop:
-        known = rank_up_to(world, hooks, ranked, known, offered - 1 if offered == settled else total, now)
-        every = threatens(world, waiting[i], ranked, offered, settled)
+        every = threatens(world, hooks, waiting[i], now)
         if not every and state.free + state.masked < smallest_demand(world):
             break
-        ahead_of = ranked[settled] if settled < total else -1  # at the first that is not, this one settles
+        # at the first that is not ahead of this one, it settles
+        ahead_of = ranked[state.settled] if state.settled < total else -1
         priority, due = jobs[waiting[level]].priority, reservation_due(world, level, considered)
         i, passed_s = next_to_consider(world, hooks, i, every, priority, ahead_of, due, now)
         wake = min(wake, passed_s)
         if i == state.queue_stop:
             break
         row = waiting[i]
-        while settled < total and not precedes(jobs[row], jobs[ranked[settled]]):
-            count = settle(world, ranked[settled], evicted, count)
-            settled += 1
+        while state.settled < total and not precedes(jobs[row], jobs[ranked[state.settled]]):
+            settle_next(world)
         if young and jobs[row].priority < first:  # young jobs return their devices to higher priorities only
-            count = settle_all(world, ranked[settled:], evicted, count)
-            offered, settled = 0, total
+            settle_all(world, total)
+            state.offered = 0
         level, considered = reserve_from_job(world, i, level, considered, now)
         i += 1
         allowed_tier = jobs[row].asked_tier
@@ -69,11 +66,8 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         open_reservation(world, opens)
         device_type, tier, group = find_or_choose(world, row, allowed_tier, opens, now)
         # once a job has taken its devices again no other returns its own: it would be asked twice
-        if device_type < 0 and offered == settled:
-            device_type, tier, group, known, offered = find_by_offers(
-                world, hooks, row, ranked, known, offered, opens, now
-            )
-            settled = offered
+        if device_type < 0 and state.offered == state.settled:
+            device_type, tier, group = find_by_offers(world, hooks, row, opens, now)
         started = device_type >= 0
         if started:
             start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
@@ -85,16 +79,10 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
             level, considered = level + 1, considered + 1
         else:
             wake = min(wake, jobs[row].asked_until_s)
-    count = settle_all(world, ranked[settled:], evicted, count)
+    settle_all(world, total)
     explain_waits(world, i)  # only now is it known what stays free
-    requeue_all(world, hooks, evicted[:count], now)
+    requeue_evicted(world, hooks, decided, now)
     return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
-
-
-@inlined
-def top_priority(world: World) -> int:
-    """The priority of the first waiting job."""
-    return int(world.jobs[world.waiting[world.state[0].queue_start]].priority)
 
 
 @kernel
@@ -109,31 +97,17 @@ def find_or_choose(
 
 
 @kernel
-def find_by_offers(
-    world: World, hooks: Hooks, row: int, ranked: Array, known: int, offered: int, open_: bool, now: float
-) -> tuple[int, int, int, int, int]:
-    """(device type, tier, group, known, offered): a place for a job, once running jobs after it return theirs."""
+def find_by_offers(world: World, hooks: Hooks, row: int, open_: bool, now: float) -> tuple[int, int, int]:
+    """(device type, tier, group): a place for a job, once running jobs that go after it return their devices."""
     state, job = world.state[0], world.jobs[row]
     device_type, tier, group = -1, -1, -1
-    while device_type < 0:
-        known = rank_up_to(world, hooks, ranked, known, offered - 1, now)
-        if not threatens(world, row, ranked, offered, offered):
-            break
-        offered -= 1
-        offer_devices(world, ranked[offered], open_)
+    while device_type < 0 and threatens(world, hooks, row, now):
+        state.offered = state.settled = state.offered - 1
+        offer_devices(world, world.victims[state.offered], open_)
         if state.free >= job.gpus:
             state.search_epoch += 1  # a search that failed before may succeed now
             device_type, tier, group = find_place_for(world, row, job.asked_tier, open_)
-    return device_type, tier, group, known, offered
-
-
-@inlined
-def rank_up_to(world: World, hooks: Hooks, ranked: Array, known: int, wanted: int, now: float) -> int:
-    """Makes ranked[wanted:] known; returns from where on it is."""
-    while known > max(0, wanted):
-        known -= 1
-        ranked[known] = rank_next(world, hooks, now)
-    return known
+    return device_type, tier, group
 
 
 @kernel
@@ -146,10 +120,15 @@ def explain_waits(world: World, stop: int) -> None:
 
 
 @inlined
-def threatens(world: World, row: int, ranked: Array, offered: int, settled: int) -> bool:
+def threatens(world: World, hooks: Hooks, row: int, now: float) -> bool:
     """Whether a waiting job goes before the next running job that could return its devices."""
-    may_offer = offered == settled and offered > 0
-    return may_offer and precedes(world.jobs[row], world.jobs[ranked[offered - 1]])
+    state = world.state[0]
+    if state.offered != state.settled or state.offered == 0:
+        return False
+    if state.known == state.offered:
+        state.known -= 1
+        world.victims[state.known] = rank_next(world, hooks, now)
+    return precedes(world.jobs[row], world.jobs[world.victims[state.offered - 1]])
 
 
 @inlined
@@ -163,27 +142,21 @@ def offer_devices(world: World, row: int, open_: bool) -> None:
 
 
 @kernel
-def settle_all(world: World, rows: Array, evicted: Array, count: int) -> int:
+def settle_all(world: World, total: int) -> None:
     """Settles jobs one after the other."""
-    for row in rows:
-        count = settle(world, row, evicted, count)
-    return count
+    while world.state[0].settled < total:
+        settle_next(world)
 
 
 @kernel
-def requeue_all(world: World, hooks: Hooks, rows: Array, now: float) -> None:
-    """Puts evicted jobs into the queue."""
-    for row in rows:
-        requeue(world, hooks, row, now, ReasonCode.OUTRANKED)
-
-
-@kernel
-def settle(world: World, row: int, evicted: Array, count: int) -> int:
-    """Lets a running job take its returned devices again, or evicts it; returns the number evicted.
+def settle_next(world: World) -> None:
+    """Lets a running job take its returned devices again, or evicts it.
 
     What it returned is its own also where it lies in a reserved group.
     """
-    claim, reserved = world.jobs[row].first_place, world.state[0].reserved_for >= 0
+    state = world.state[0]
+    row = world.victims[state.settled]
+    claim, reserved = world.jobs[row].first_place, state.reserved_for >= 0
     world.jobs[row].returned = 0
     open_reservation(world, reserved)
     keeps = still_free(world, claim) and not exceeds_quota(world, row)
@@ -191,8 +164,14 @@ def settle(world: World, row: int, evicted: Array, count: int) -> int:
     if keeps:
         reclaim(world, claim)
     close_reservation(world, reserved, row, False)
-    if keeps:
-        return count
-    evict(world, row, ReasonCode.OUTRANKED)
-    evicted[count] = row
-    return count + 1
+    if not keeps:
+        evict(world, row, ReasonCode.OUTRANKED)
+    state.settled += 1
+
+
+@kernel
+def requeue_evicted(world: World, hooks: Hooks, decided: int, now: float) -> None:
+    """Puts the jobs that were evicted since a number of decisions into the queue."""
+    for decision in world.decisions[decided : world.state[0].decisions]:
+        if decision.what == Action.EVICT:
+            requeue(world, hooks, decision.job, now, ReasonCode.OUTRANKED)

@@ -443,6 +443,9 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("reserved_below", "i8"),  # the group is reserved from jobs of a priority below this
         ("threatened", "i8"),  # entries of `World.threatened`,
         ("all_asked", "i8"),  # which are in order, last ones last, rather than a heap
+        ("known", "i8"),  # see preempt_by_order.py
+        ("offered", "i8"),
+        ("settled", "i8"),
         ("ranked", "i8"),  # jobs in `World.victims`; -1: they are to be found again
         ("ranked_priority", "i8"),  # no job in it has a higher one,
         ("ranked_types", "i8"),  # and all hold devices of one of these types, one bit each
@@ -568,7 +571,7 @@ class World(NamedTuple):
     apart: (
         Array  # rows of all jobs that run on several machines, where policies move those; some may no longer
     )
-    victims: Array  # rows of running jobs that may be evicted for gain, in the order in which they would be
+    victims: Array  # rows of running jobs that may be evicted, in the order of their preemption rule
     threatened: Array  # THREATENED: running jobs that waiting ones may displace by order
     decisions: Array  # DECISION, in the order taken
     params: Array  # PARAMS, one record
