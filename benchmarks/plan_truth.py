@@ -217,7 +217,7 @@ def predict(run: Run, core: Curves, curves: Curves, rates: HostRates) -> StepPre
     """Return the planner's prediction; other programs keep cores busy that the run leaves idle."""
     return predict_step(
         core.profile,
-        replace(rates, fresh_byte_s=run.fresh_byte_s),
+        rates.model_copy(update={"fresh_byte_s": run.fresh_byte_s}),
         Processes(run.workers, run.servers, run.batch, cores()),
         reader_s=run.drawing_s,
         new_share=run.new_share,
