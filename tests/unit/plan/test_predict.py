@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import pytest
 
 from berth.errors import InputError
-from berth.plan.predict import HANDOVER_S, Processes, StepPrediction, plan_of, predict_step
 from berth.plan.profile import DeviceTimes, LayerFacts, LayerProfile, load_layer_profile
 from berth.plan.profile.files import for_vendor, write_profile
 from berth.plan.profile.host import (
@@ -21,6 +22,10 @@ from berth.plan.profile.host import (
 )
 from berth.plan.profile.layer_profile import INDEX_BYTES
 from berth.workload.profile import Provenance
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from plan_predict import HANDOVER_S, Processes, StepPrediction, plan_of, predict_step
 
 HERE = Provenance("measured", "one core of AMD EPYC (AVX-512), CPU time, by hand", 2026)
 RATES = HostRates(
