@@ -260,9 +260,10 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
             for future in as_completed(futures):
                 yield future.result()
         except BaseException:  # Ctrl-C must not wait for the cells that are being played
-            pool.shutdown(wait=False, cancel_futures=True)
             for process in active_children():
                 process.terminate()
+            # waits for the thread of the pool: at the end of the process Python writes to its pipe
+            pool.shutdown(cancel_futures=True)
             raise
 
 
