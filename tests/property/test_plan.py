@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis.strategies as st
 import numpy as np
@@ -15,7 +17,10 @@ from berth.plan.plan import cheapest
 from berth.plan.problem import Problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.testing.problems import assignments, naive_best_usd, random_problem, random_world
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from random_problems import assignments, naive_best_usd, random_problem, random_world
 
 pytestmark = pytest.mark.slow
 SEEDS = st.integers(0, 10**6)
