@@ -262,9 +262,7 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
         except BaseException:  # Ctrl-C must not wait for the cells that are being played
             for process in active_children():
                 process.terminate()
-            # waits for the thread of the pool: at the end of the process Python writes to its pipe
-            pool.shutdown(cancel_futures=True)
-            raise
+            raise  # the pool waits for its own thread, which would fail at the end of the process
 
 
 @contextmanager
