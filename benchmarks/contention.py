@@ -19,8 +19,8 @@ from berth.network.contention import beside
 from berth.network.fabric import Fabric
 from berth.network.flow import alone_s, flow_of
 from berth.network.placement import Placement
-from berth.testing.iterations import SharingJob, mean_slowdowns
 from berth.workload.profiles import all_profiles, load_profile
+from iterations import SharingJob, mean_slowdowns
 from results import figure, finish, options
 
 CLUSTER = "4x2x8:A100"

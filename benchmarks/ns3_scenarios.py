@@ -22,7 +22,7 @@ from berth.network.flow import Flow, alone_s, flow_of
 from berth.network.iteration import communication_s
 from berth.network.placement import Placement
 from berth.network.traffic import Traffic
-from berth.testing.iterations import SharingJob, iteration_seconds
+from iterations import SharingJob, iteration_seconds
 
 Algorithm = Literal["flat", "hierarchical"]
 ALGORITHMS: tuple[Algorithm, ...] = ("flat", "hierarchical")

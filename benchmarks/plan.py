@@ -31,7 +31,7 @@ from berth.plan.search.method import Budget
 from berth.plan.warmup import load_kernels
 from berth.plan.world import WorldOptions
 from berth.plan.world_problem import problem_for
-from berth.testing.problems import random_problem
+from random_problems import random_problem
 from results import Bar, Figure, figure, finish, options, progress
 
 ZOO = ("ctrdnn", "matchnet", "2emb", "nce", "transformer", "cnn")

@@ -25,7 +25,6 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -238,7 +237,7 @@ def main() -> int:
     searches: dict[str, Method] = {name: get_method(name) for name in given.methods}
     if given.ablation:
         wanted = given.only or list(ABLATION)
-        searches = {name: partial(learned, "lstm", config=ABLATION[name]) for name in wanted}
+        searches = {name: learned("lstm", ABLATION[name]) for name in wanted}
     results = []
     for run, gap, outcome in measure(searches, cases, given.seeds, given.evaluations, given.processes):
         results.append((run, gap, outcome))

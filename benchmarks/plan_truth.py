@@ -1,7 +1,7 @@
 """Predicted against measured step times of real trainings on this machine (`make bench-plan-truth`).
 
 Every run is a `berth train` of its own in synchronous mode. The prediction is the planner's formula for its processes,
-put on the cores of this machine (`berth.plan.predict`), from layer curves and host rates alone, which are measured
+put on the cores of this machine (`plan_predict.py`), from layer curves and host rates alone, which are measured
 apart from the runs and kept in a folder (`plan_truth_curves.py`). What a run knows and a prediction can't is passed on
 to it: the CPU time of drawing its examples, the share of rows that were new (a short run has many), and what a byte of
 new memory costs on this machine at that moment.
@@ -40,13 +40,13 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from berth.plan.predict import Processes, StepPrediction, predict_step
 from berth.plan.profile.host import HostRates
 from berth.plan.profile.machine import describe_core
 from berth.report.terminal import console, table
 from berth.testing.accelerator import NAME as STANDIN
 from berth.testing.accelerator import register
 from berth.train.measure.row_storage import fresh_byte_s
+from plan_predict import Processes, StepPrediction, predict_step
 from plan_truth_cases import (
     BATCHES,
     HELD_OUT,
@@ -217,7 +217,7 @@ def predict(run: Run, core: Curves, curves: Curves, rates: HostRates) -> StepPre
     """Return the planner's prediction; other programs keep cores busy that the run leaves idle."""
     return predict_step(
         core.profile,
-        replace(rates, fresh_byte_s=run.fresh_byte_s),
+        rates.model_copy(update={"fresh_byte_s": run.fresh_byte_s}),
         Processes(run.workers, run.servers, run.batch, cores()),
         reader_s=run.drawing_s,
         new_share=run.new_share,

@@ -71,9 +71,12 @@ class CurveStore:
             progress("measuring rows of the stand-in device")
             with single_thread(), environment({SPEED: str(SPEED_OF_STANDIN)}):
                 rows = local_rates(self.repeats, torch.device(STANDIN))
-            own = replace(
-                rates, local_row_s=rows.row_s, local_lookup_s=rows.lookup_s, local_call_s=rows.call_s
-            )
+            changed = {
+                "local_row_s": rows.row_s,
+                "local_lookup_s": rows.lookup_s,
+                "local_call_s": rows.call_s,
+            }
+            own = rates.model_copy(update=changed)
             write_host_rates(own, path)
         return read_host_rates(path)
 

@@ -114,6 +114,14 @@ def read_text(path: str | Path) -> str:
     return text
 
 
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text file, or raise an InputError."""
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
+
+
 class _UniqueKeys(yaml.CSafeLoader):
     """The C loader silently keeps the last of two equal keys; this one raises an error."""
 

@@ -149,10 +149,12 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     )["job"]
     until(lambda: live.state_of(blocker) == "running")
     waiting = live.json("submit", "--gpus", "4", "--id", "mine", "--", "true")["job"]
+    until(lambda: live.json("why", waiting).get("blocker"))  # an outlook that knows the job: 5 s at most
     assert "It needs 4 devices in one rack; none is free" in " ".join(
         live.berth("why", waiting).stdout.split()
     )
     reported = live.json("why", waiting)
+    assert reported["reason"]["sentence"] == "fewer than 4 devices are free"
     assert (reported["position"], reported["summary"]) == (1, "0 of the 4 devices it needs are free")
     assert "mine" in live.berth("queue").stdout
     assert "(modelled)" in live.berth("submit", "--dry-run", "--gpus", "2", "--", "true").stdout

@@ -2,7 +2,7 @@
 
 One iteration of a job: it is silent (forward pass), then its window begins: the backward pass produces
 gradients, which leave as fast as the links let them; the iteration ends when the last one has left. Jobs that
-send over one link at the same time share it max-min. `berth.testing.iterations` simulates exactly this, iteration
+send over one link at the same time share it max-min. `benchmarks/iterations.py` simulates exactly this, iteration
 by iteration; the functions here give its mean over all offsets between the jobs, in closed form:
 
 * A job meets another in its window with probability p = window / iteration. Its mean rate while it sends

@@ -16,7 +16,7 @@ from pydantic import Field
 
 from berth.arrays import FloatArray, Int64Array
 from berth.errors import InputError, UnknownNameError
-from berth.spec import Seconds, Spec, load
+from berth.spec import Seconds, Spec, load, write_text
 
 FORWARD = 1 / 3  # share of the computation that ends before the first gradient exists
 OVERLAP = 6.0  # y of (c^y + comm^y)^(1/y): nearly all that the rest covers is hidden
@@ -91,10 +91,7 @@ def save_models(models: Iterable[StepTimeModel], path: str | Path) -> None:
 
     data = {"models": {model.name: _written(model) for model in models}}
     text = "# Fitted by `berth network fit`: modelled step times.\n" + yaml.safe_dump(data, sort_keys=False)
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
+    write_text(path, text)
 
 
 def _written(model: StepTimeModel) -> dict[str, str | float]:

@@ -37,7 +37,7 @@ from berth.plan.search.method import Outcome
 from berth.plan.stage_reasons import layer_range
 from berth.plan.world import MODES, TABLES, WorldOptions
 from berth.plan.yaml_text import yaml_number, yaml_word
-from berth.spec import Bandwidth, Spec, UsdPerHour
+from berth.spec import Bandwidth, Spec, UsdPerHour, write_text
 
 Rate = Annotated[float, BeforeValidator(quantities.per_second), Field(gt=0)]
 Amount = Annotated[float, BeforeValidator(quantities.amount), Field(gt=0)]
@@ -105,10 +105,7 @@ def write_plan(
     path: str | Path, request: PlanRequest, outcome: Outcome, evaluation: Evaluation | None = None
 ) -> None:
     """Write the plan of an outcome as YAML, with what another objective found of it."""
-    try:
-        Path(path).write_text(plan_yaml(request, outcome, evaluation), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
+    write_text(path, plan_yaml(request, outcome, evaluation))
 
 
 def plan_yaml(request: PlanRequest, outcome: Outcome, evaluation: Evaluation | None = None) -> str:

@@ -9,12 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from berth.errors import InputError, SpecError
 from berth.plan.certificate import check
 from berth.plan.plan import Plan, schedule_for, with_counts
-from berth.plan.problem import Problem, Schedule
+from berth.plan.problem import Problem
 from berth.plan.problem_json import answer, parse_json, parse_problem, problem_document
-from berth.plan.search.exact import Certificate, ProofPart, ProofStep
+from berth.plan.search.exact import Certificate, ProofStep
 from berth.plan.search.method import Outcome
 from berth.spec import read_text
 
@@ -117,28 +119,12 @@ def _plan(problem: Problem, written: Mapping[str, Any], where: str) -> Plan:
 
 
 def _certificate(written: Mapping[str, Any]) -> Certificate:
-    parts = tuple(
-        ProofPart(_schedule(part["schedule"]), tuple(_step(step) for step in part["steps"]))
+    parts = [
+        part | {"steps": [step | {"bound": _bound(step["bound"])} for step in part["steps"]]}
         for part in written["parts"]
-    )
-    return Certificate(float(written["best"]), float(written["lower"]), parts)
+    ]
+    return TypeAdapter(Certificate).validate_python({**written, "parts": parts})
 
 
-def _schedule(written: Mapping[str, Any]) -> Schedule:
-    return Schedule(
-        micro=int(written["micro"]),
-        stages=int(written["stages"]),
-        w_max=float(written["w_max"]),
-        w_sum=float(written["w_sum"]),
-        in_flight=int(written["in_flight"]),
-    )
-
-
-def _step(written: Mapping[str, Any]) -> ProofStep:
-    return ProofStep(
-        at=float(written["at"]),
-        next=float(written["next"]),
-        bound=math.inf if written["bound"] is None else float(written["bound"]),
-        kind=str(written["kind"]),
-        prices=tuple(map(float, written["prices"])),
-    )
+def _bound(written: float | None) -> float:
+    return math.inf if written is None else written

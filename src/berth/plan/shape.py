@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 
 from berth.cluster.model import Cluster
@@ -14,15 +13,6 @@ from berth.plan.problem import SYNC_BYTES
 from berth.plan.rental import host_name
 from berth.workload.binding import device_index
 from berth.workload.shapes import EVERY, Part, Shape, devices_text
-
-
-def plan_reader(cluster: Cluster, folder: str | Path = ".") -> Callable[[str, str], Shape]:
-    """A function that reads the shape of a plan file, by its path from a folder, for `shape_spec.offer_of`."""
-
-    def read(path: str, where: str) -> Shape:
-        return read_plan_shape(Path(folder) / path, cluster, path, where)
-
-    return read
 
 
 def read_plan_shape(file: Path, cluster: Cluster, name: str | None = None, where: str | None = None) -> Shape:

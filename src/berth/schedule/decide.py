@@ -104,8 +104,11 @@ def next_round_s(world: World) -> float:
     return world.state[0].next_round_s if world.state[0].running > 0 else math.inf
 
 
-def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
-    """The phases that these rules ask for; in place of the others is one that does nothing."""
+def phases_for(rules: Rules, world: World, hooks: Hooks, *, with_shapes: bool = True) -> Phases:
+    """The phases that these rules ask for; in place of the others is one that does nothing.
+
+    `with_shapes`: jobs may have alternative shapes; without such jobs none changes its shape.
+    """
     by_order, by_gain = isinstance(rules.preempt, PreemptByOrder), isinstance(rules.preempt, PreemptByGain)
     arguments = (*types_of(world, hooks), types.float64)
 
@@ -115,7 +118,7 @@ def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
     def wake(wanted: bool, phase: IndirectKernel) -> Any:
         return (phase if wanted else _never).pointer(types.float64(*arguments))
 
-    order = rules.order
+    order, migrates = rules.order, bool(rules.migrate and rules.migrate.gain > 0)
     return Phases(
         refresh_order=(
             wake(order.reorder_after_s < math.inf, refresh_overdue_order)
@@ -127,8 +130,8 @@ def phases_for(rules: Rules, world: World, hooks: Hooks) -> Phases:
         preempt_by_order=wake(by_order, preempt_by_order),
         defragment=act(bool(rules.defragment and rules.defragment.gain > 0), defragment),
         relax_locality=act(rules.relax_locality, relax_locality),
-        migrate_nearer=act(bool(rules.migrate and rules.migrate.gain > 0), migrate_nearer),
-        reshape=wake(bool(rules.migrate and rules.migrate.gain > 0), reshape),
+        migrate_nearer=act(migrates, migrate_nearer),
+        reshape=wake(migrates and with_shapes, reshape),
         preempt_for_gain=wake(by_gain, preempt_for_gain),
         update_timers=act(rules.learn_timers, update_timers),
     )

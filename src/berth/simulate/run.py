@@ -200,7 +200,8 @@ class Engine:
         self._places: list[Array] = []
         self._world, self._hooks = to_native(self.world), to_native(hooks(policy))
         self._net, self._state = to_native(_new_net(cluster, fabric, len(trace))), to_native(self.state)
-        self._phases = to_native(phases_for(policy.rules(), self._world, self._hooks))
+        phases = phases_for(policy.rules(), self._world, self._hooks, with_shapes=len(self.world.shapes) > 0)
+        self._phases = to_native(phases)
         self._speed = to_native(speed_hooks_for(self._world, self._state, self._net, self.state.clock))
 
     def run(self, progress: Progress | None = None, watch: Watch | None = None) -> str:

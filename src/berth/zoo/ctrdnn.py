@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from berth.zoo.layered import Example, Layer, LayeredModel, seeded
-from berth.zoo.slots import Concat, Lookup, Pool, State, clicks, dense, hidden_weight, nll, slot_ids
+from berth.zoo.slots import Concat, Lookup, Pool, State, clicks, hidden_weight, nll, slot_ids, tower
 
 SLOTS = 26
 DENSE = 13
@@ -33,18 +33,15 @@ def make_model(
     features: int = DENSE,
 ) -> LayeredModel:
     """Return a chain of `layers` layers over one table of `rows` rows."""
-    tower = layers - 6
+    steps = layers - 6
     with seeded(seed):
-        sizes = [slots * width + features, *(WIDTHS[step * len(WIDTHS) // tower] for step in range(tower))]
+        sizes = [slots * width + features, *(WIDTHS[step * len(WIDTHS) // steps] for step in range(steps))]
         chain = [
             Layer("embedding", "embedding", Lookup("slots", rows, width)),
             Layer("pooling", "pooling", Pool("slots")),
             Layer("concat", "concat", Concat()),
             Layer("norm", "norm", nn.LayerNorm(sizes[0])),
-            *(
-                Layer(f"fc{number + 1}", "fully_connected", dense(sizes[number], sizes[number + 1]))
-                for number in range(tower)
-            ),
+            *tower("fc", sizes),
             Layer("predict", "fully_connected", nn.Linear(sizes[-1], 2)),
             Layer("loss", "loss", nn.LogSoftmax(dim=1)),
         ]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from berth.zoo.ctrdnn import DENSE, SLOTS, examples
 from berth.zoo.layered import Layer, LayeredModel, seeded
-from berth.zoo.slots import ClickLogProbabilities, Concat, Lookup, Pool, dense, nll
+from berth.zoo.slots import ClickLogProbabilities, Concat, Lookup, Pool, nll, tower
 
 CROSSES = 3
 TOWER = (256, 128)
@@ -48,10 +48,7 @@ def make_model(
                 Layer(f"cross{number}", "fully_connected", Cross(joined, last=number == CROSSES))
                 for number in range(1, CROSSES + 1)
             ),
-            *(
-                Layer(f"fc{number + 1}", "fully_connected", dense(*sizes[number:][:2]))
-                for number in range(len(TOWER))
-            ),
+            *tower("fc", sizes),
             Layer("predict", "fully_connected", nn.Sequential(nn.Linear(sizes[-1], 1), nn.Flatten(0))),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]

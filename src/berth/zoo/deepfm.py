@@ -16,12 +16,11 @@ from berth.zoo.slots import (
     JoinTower,
     LinearPart,
     Lookup,
-    On,
     Pool,
     State,
     SumLogits,
-    dense,
     nll,
+    tower,
 )
 
 TOWER = (256, 128)
@@ -54,10 +53,7 @@ def make_model(
             Layer("pooling", "pooling", Pool("slots")),
             Layer("machine", "match", FactorisationMachine(width)),
             Layer("concat", "concat", JoinTower("linear")),
-            *(
-                Layer(f"fc{number + 1}", "fully_connected", On("deep", dense(*sizes[number:][:2])))
-                for number in range(len(TOWER))
-            ),
+            *tower("fc", sizes, "deep"),
             Layer("predict", "fully_connected", SumLogits("linear", sizes[-1])),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]

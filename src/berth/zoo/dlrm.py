@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from berth.zoo.ctrdnn import DENSE, SLOTS, examples
 from berth.zoo.layered import Layer, LayeredModel, seeded
-from berth.zoo.slots import ClickLogProbabilities, Lookup, On, Pool, State, dense, nll
+from berth.zoo.slots import ClickLogProbabilities, Lookup, Pool, State, nll, tower
 
 BOTTOM = (256, 64)  # then the width of a row
 TOP = (256, 128)
@@ -44,15 +44,9 @@ def make_model(
         chain = [
             Layer("embedding", "embedding", Lookup("slots", rows, width)),
             Layer("pooling", "pooling", Pool("slots")),
-            *(
-                Layer(f"bottom{number + 1}", "fully_connected", On("dense", dense(*bottom[number:][:2])))
-                for number in range(len(bottom) - 1)
-            ),
+            *tower("bottom", bottom, "dense"),
             Layer("interaction", "match", Interaction(slots + 1, width)),
-            *(
-                Layer(f"top{number + 1}", "fully_connected", dense(*top[number:][:2]))
-                for number in range(len(TOP))
-            ),
+            *tower("top", top),
             Layer("predict", "fully_connected", nn.Sequential(nn.Linear(top[-1], 1), nn.Flatten(0))),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]

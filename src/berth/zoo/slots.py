@@ -7,12 +7,16 @@ of each id (again a hash) and of each dense feature: the rule is the same for ev
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+
+from berth.zoo.layered import Layer
 
 State = dict[str, Tensor]
 IdArray = NDArray[np.int64]
@@ -125,6 +129,15 @@ def dense(inputs: int, outputs: int) -> nn.Sequential:
     nn.init.kaiming_normal_(linear.weight, nonlinearity="relu")
     nn.init.zeros_(linear.bias)
     return nn.Sequential(linear, nn.ReLU())
+
+
+def tower(name: str, sizes: Sequence[int], key: str | None = None) -> list[Layer]:
+    """Return fully connected layers name1, name2 .. from each size to the next, on one entry of the state if `key`."""
+    layers = [dense(inputs, outputs) for inputs, outputs in pairwise(sizes)]
+    return [
+        Layer(f"{name}{number}", "fully_connected", layer if key is None else On(key, layer))
+        for number, layer in enumerate(layers, 1)
+    ]
 
 
 def hashed(values: NDArray[Any]) -> NDArray[np.uint64]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from berth.zoo.layered import Layer, LayeredModel, seeded
-from berth.zoo.slots import Concat, Lookup, Pool, State, clicks, dense, hidden_weight, nll, slot_ids
+from berth.zoo.slots import Concat, Lookup, Pool, State, clicks, hidden_weight, nll, slot_ids, tower
 
 SLOTS = {"user": 20, "item": 20}
 IDS_PER_SLOT = 5
@@ -25,8 +25,7 @@ def make_model(seed: int = 0, *, rows: int = 2**20, width: int = 16) -> LayeredM
         chain += [
             Layer("concat", "concat", Concat()),
             Layer("norm", "norm", nn.LayerNorm(joined)),
-            Layer("fc1", "fully_connected", dense(joined, 256)),
-            Layer("fc2", "fully_connected", dense(256, 64)),
+            *tower("fc", (joined, 256, 64)),
             Layer("predict", "fully_connected", nn.Linear(64, 2)),
             Layer("loss", "loss", nn.LogSoftmax(dim=1)),
         ]

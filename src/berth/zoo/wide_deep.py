@@ -17,12 +17,11 @@ from berth.zoo.slots import (
     JoinTower,
     LinearPart,
     Lookup,
-    On,
     Pool,
     State,
     SumLogits,
-    dense,
     nll,
+    tower,
 )
 
 TOWER = (256, 128)
@@ -58,10 +57,7 @@ def make_model(
             Layer("wide_sum", "pooling", LinearPart("wide", features)),
             Layer("pooling", "pooling", Pool("slots")),
             Layer("concat", "concat", JoinTower("wide")),
-            *(
-                Layer(f"fc{number + 1}", "fully_connected", On("deep", dense(*sizes[number:][:2])))
-                for number in range(len(TOWER))
-            ),
+            *tower("fc", sizes, "deep"),
             Layer("predict", "fully_connected", SumLogits("wide", sizes[-1])),
             Layer("loss", "loss", ClickLogProbabilities()),
         ]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import random
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,8 +20,11 @@ from berth.network.flow import alone_s, flow_of
 from berth.network.placement import Placement
 from berth.network.sharing import LinkShares
 from berth.network.traffic import Traffic
-from berth.testing.iterations import SharingJob, iteration_seconds, max_min, mean_slowdowns
 from berth.workload.profiles import all_profiles, load_profile
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from iterations import SharingJob, iteration_seconds, max_min, mean_slowdowns
 
 GB = 1e9
 OVER_TWO_RACKS = Placement.of_counts({0: 4, 2: 4})

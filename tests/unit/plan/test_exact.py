@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,7 +17,10 @@ from berth.plan.plan import cheapest, with_counts
 from berth.plan.problem import SERVED_BYTES, DevicePool, HostPool, make_problem
 from berth.plan.search.exact import ProofStep, WarmStart, exact
 from berth.plan.search.method import Budget
-from berth.testing.problems import naive_best_usd, random_problem, random_world
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from random_problems import naive_best_usd, random_problem, random_world
 
 FREE = random_problem(12, 3, 7)
 BOUND = random_problem(12, 3, 7).with_limits({"t0": 12, "t1": 3, "t2": 2}).at(600.0)

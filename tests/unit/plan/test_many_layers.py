@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -11,7 +14,10 @@ from berth.plan.problem import pipelined
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
 from berth.plan.shortest_path import min_rate, min_work
-from berth.testing.problems import random_problem, random_world
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from random_problems import random_problem, random_world
 
 STATED = [
     random_problem(40, 3, seed, throughput=100.0, serial=serial, limit=limit)

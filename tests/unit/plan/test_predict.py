@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from datetime import date
+from pathlib import Path
 
 import pytest
 
 from berth.errors import InputError
-from berth.plan.predict import HANDOVER_S, Processes, StepPrediction, plan_of, predict_step
 from berth.plan.profile import DeviceTimes, LayerFacts, LayerProfile, load_layer_profile
 from berth.plan.profile.files import for_vendor, write_profile
 from berth.plan.profile.host import (
@@ -21,6 +22,10 @@ from berth.plan.profile.host import (
 )
 from berth.plan.profile.layer_profile import INDEX_BYTES
 from berth.workload.profile import Provenance
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from plan_predict import HANDOVER_S, Processes, StepPrediction, plan_of, predict_step
 
 HERE = Provenance("measured", "one core of AMD EPYC (AVX-512), CPU time, by hand", 2026)
 RATES = HostRates(
@@ -96,7 +101,7 @@ def test_more_busy_threads_than_cores_share_them():
 @pytest.mark.slow
 def test_the_phases_of_a_step_share_the_cores_by_themselves():
     """While the only server works, one of two cores idles: dividing all CPU time by two would be too little."""
-    rates = replace(RATES, server_call_s=1.0)
+    rates = RATES.model_copy(update={"server_call_s": 1.0})
     step = step_of(rates, 2, 1, 2, reader_s=0.0)
     hidden = step.allreduce_s + step.optimiser_s + 0.05
     assert step.server_cpu_s > 2 * hidden
@@ -117,7 +122,7 @@ def test_a_device_that_waits_leaves_its_core_to_others():
 
 @pytest.mark.slow
 def test_new_rows_take_time_and_memory():
-    rates = replace(RATES, fresh_byte_s=1e-3)
+    rates = RATES.model_copy(update={"fresh_byte_s": 1e-3})
     old, new = (step_of(rates, 1, 1, 4, new_share=share).server_cpu_s for share in (0.0, 0.5))
     assert new - old == pytest.approx(100 * 0.5 * (1e-3 + 1e-3 * (2 * 10 + INDEX_BYTES)))
 
@@ -131,7 +136,7 @@ def test_a_worker_speaks_to_every_server_about_every_table():
 
 @pytest.mark.slow
 def test_busy_cores_slow_each_other_down():
-    rates = replace(RATES, row_slowdown=1.5, compute_slowdown_at={1.0: 1.2})
+    rates = RATES.model_copy(update={"row_slowdown": 1.5, "compute_slowdown_at": {1.0: 1.2}})
     assert step_of(rates, 1, 0, 2, reader_s=0.0) == step_of(RATES, 1, 0, 2, reader_s=0.0), (
         "the other core idles"
     )

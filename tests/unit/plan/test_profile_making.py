@@ -21,7 +21,8 @@ from berth.plan.profile.measure import Measurements, ProfilingTask, environment,
 from berth.plan.profile.timing import Timing, chain_states, summarize, time_layer, without_tables
 from berth.plan.threads import single_thread
 from berth.testing.accelerator import SPEED, register
-from berth.train.measure.row_storage import new_row_s
+from berth.train.measure.contention import measure_contention
+from berth.train.measure.row_storage import fresh_byte_s, new_row_s
 from berth.zoo import load_model, make_model
 
 OWN = """
@@ -358,8 +359,20 @@ def test_this_machine_is_measured_and_forgotten(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "home"))
     # What other tests disturb is not repeated, and nothing is measured for long: the figures do not matter here.
     sizes = {"host._EXTRA_S": 0.0, "contention._LEAST_S": 0.01, "loop._STEPS": 8}
-    sizes |= {"rows.ROWS": 100_000, "rows.SIZES": (1_024, 16_384, 65_536)}
-    sizes |= {"host.new_row_s": partial(new_row_s, 65_536)}
+    sizes |= {
+        "contention.ROWS": 100_000,
+        "contention.LOOKUPS": 10_000,
+        "rows.ROWS": 100_000,
+        "rows.SIZES": (1_024, 16_384, 65_536),
+    }
+    sizes |= {
+        "host.new_row_s": partial(new_row_s, 65_536),
+        "host.fresh_byte_s": partial(fresh_byte_s, 1 << 22),
+    }
+    sizes |= {
+        "host.measure_contention": partial(measure_contention, rounds=3),
+        "contention.BATCHES": (16, 64, 256),
+    }
     for name, size in sizes.items():
         monkeypatch.setattr(f"berth.train.measure.{name}", size)
     code, out, _ = run(capsys, monkeypatch, "--here", "nce", "--repeats", "1")

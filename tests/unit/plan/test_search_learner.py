@@ -180,7 +180,7 @@ def test_shipped_weights_fit_and_know_more_than_fresh_ones(cell):
     for seed in range(4):
         given = problem(layers=14, kinds=4, seed=seed, throughput=1000.0)
         with_them, without = (
-            learned(cell, given, Budget(64, 60.0, 0), config=replace(config, **bare)).curve[-1][1]
+            learned(cell, replace(config, **bare))(given, Budget(64, 60.0, 0)).curve[-1][1]
             for config in (shipped, fresh)
         )
         gains.append(without / with_them)
@@ -198,8 +198,8 @@ def test_weights_survive_being_written_and_read(tmp_path):
 
 @pytest.mark.slow
 def test_a_space_that_is_exhausted_ends_the_search():
-    outcome = learned("lstm", problem(layers=3, kinds=2), Budget(6400, 60.0, 0))
+    outcome = learned("lstm")(problem(layers=3, kinds=2), Budget(6400, 60.0, 0))
     assert outcome.evaluations <= 8 + 3 * 2 + 2
     assert outcome.note == "pretrained on exact's answers; no new plans were found any more"
-    fresh = learned("lstm", problem(layers=3, kinds=2), Budget(20), config=LearnerConfig(pretrained=False))
+    fresh = learned("lstm", LearnerConfig(pretrained=False))(problem(layers=3, kinds=2), Budget(20))
     assert "pretrained" not in fresh.note

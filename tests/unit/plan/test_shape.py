@@ -10,7 +10,7 @@ from berth.plan.files import write_plan
 from berth.plan.request import PlanRequest, build_problem
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
-from berth.plan.shape import plan_reader, plan_shape
+from berth.plan.shape import plan_shape, read_plan_shape
 from berth.workload.binding import bind
 from berth.workload.shape_spec import parse_offer
 
@@ -35,7 +35,11 @@ def test_a_plan_becomes_parts_with_its_counts_its_price_and_its_step_time(planne
 def test_a_plan_file_is_an_alternative_and_a_changed_one_is_refused(planned, tmp_path):
     request, outcome = planned
     write_plan(tmp_path / "a.yaml", request, outcome)
-    read = plan_reader(load_cluster("cloud-mix"), tmp_path)
+    cluster = load_cluster("cloud-mix")
+
+    def read(path, where):
+        return read_plan_shape(tmp_path / path, cluster, path, where)
+
     (shape,) = parse_offer("work: 1M examples\nalternatives: [{plan: a.yaml}]", "job.yaml", read).alternatives
     assert shape.examples_per_step == outcome.plan.problem.batch
     submitted = f"work: 1M examples\nalternatives: [{{plan: a.yaml, plan_digest: {shape.plan_digest}}}]"

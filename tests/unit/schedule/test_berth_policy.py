@@ -8,12 +8,16 @@ import numpy as np
 import pytest
 
 from berth.cluster.load import load_cluster
+from berth.native.kernels import IndirectKernel
+from berth.schedule.migrate_nearer import migrate_nearer
 from berth.schedule.policies.berth import Berth, Rank
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import JobStatus
+from berth.schedule.reshape import reshape
 from berth.simulate.engine_state import Event
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster
+from berth.workload.flexible import FlexibleSpec, generate_flexible
 from berth.workload.trace import Trace
 
 CLUSTER = load_cluster("2x2x4:V100-16")
@@ -264,3 +268,21 @@ def test_a_large_job_that_has_waited_goes_before_a_small_one_that_comes_later(ag
     jobs = [(0, 16, 3_000), (1, 16, 4_000), (2_900, 16, 2_000)]
     setting = Setting(network="off", log=True, preemptible=0.0)
     assert started(simulated(jobs, Berth(aging=aging_s), setting)) == [0, first, 3 - first]
+
+
+def test_changing_shapes_is_compiled_only_where_jobs_have_shapes(monkeypatch):
+    """Compiling takes a second, which runs of ordinary gangs would spend for nothing."""
+    asked = []
+    pointer = IndirectKernel.pointer
+    monkeypatch.setattr(
+        IndirectKernel, "pointer", lambda self, given: asked.append(self) or pointer(self, given)
+    )
+    simulated([(0, 4, 100.0)])
+    assert migrate_nearer in asked
+    assert reshape not in asked
+    simulate(
+        generate_flexible(FlexibleSpec(jobs=2, load=0.5), load_cluster("cloud-mix")),
+        load_cluster("cloud-mix"),
+        Berth(),
+    )
+    assert reshape in asked

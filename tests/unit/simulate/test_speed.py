@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 
 from berth.cluster.load import load_cluster
@@ -11,9 +14,12 @@ from berth.network.placement import Placement
 from berth.simulate.events import event_frame
 from berth.simulate.run import Setting, simulate
 from berth.testing import jobs
-from berth.testing.iterations import SharingJob, mean_slowdowns
 from berth.testing.policies import EXERCISES
 from berth.workload.profiles import load_profile
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
+
+from iterations import SharingJob, mean_slowdowns
 
 CLUSTER = load_cluster("3x1x8:A100")  # of two gangs of 12, both cross the up-link of one rack
 WORK_S = 1000.0

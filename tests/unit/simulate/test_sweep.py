@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import multiprocessing
 import os
 import signal
 import threading
@@ -188,6 +189,18 @@ def test_two_processes_find_what_one_does(tmp_path):
     assert [{**row["result"], "cpu_s": 0} for row in alone] == [
         {**row["result"], "cpu_s": 0} for row in together
     ]
+
+
+@pytest.mark.slow
+def test_an_interrupted_sweep_leaves_no_process_and_no_thread_of_its_pool():
+    """At the end of the process Python would write to a pipe that such a thread closes."""
+    before = set(threading.enumerate())
+    running = sweep_module._results(GRID.cells() * 20, 2)
+    next(running), next(running)
+    with pytest.raises(KeyboardInterrupt):
+        running.throw(KeyboardInterrupt)
+    assert set(threading.enumerate()) == before
+    assert not multiprocessing.active_children()
 
 
 def test_ctrl_c_that_another_thread_receives_waits_until_the_workers_are_started(ctrl_c):

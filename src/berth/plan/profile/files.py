@@ -17,8 +17,8 @@ from berth.plan.profile.here import folder as here_folder
 from berth.plan.profile.layer_profile import DeviceTimes, LayerFacts, LayerProfile, grid, short
 from berth.plan.profile.machine import CORE, core_key, cpu_vendor
 from berth.plan.profile.spec import DeviceSpec, LayerProfileSpec, TimeSpec
-from berth.plan.yaml_text import yaml_number, yaml_word
-from berth.spec import locate, parse, read_text
+from berth.plan.yaml_text import yaml_value
+from berth.spec import locate, parse, read_text, write_text
 from berth.workload.profile import Provenance
 from berth.zoo import zoo
 
@@ -92,24 +92,21 @@ def read_profile(path: str | Path) -> LayerProfile:
 
 def write_profile(profile: LayerProfile, path: str | Path) -> None:
     """Write a profile as YAML that reads back equal."""
-    try:
-        Path(path).write_text(profile_yaml(profile), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
+    write_text(path, profile_yaml(profile))
 
 
 def profile_yaml(profile: LayerProfile) -> str:
     """Return the YAML text of a profile."""
     out = io.StringIO()
     out.write(_HEAD.format(model=profile.model, batch=profile.batch))
-    out.write(f"model: {_scalar(profile.model)}\nsample: {_scalar(profile.sample)}\n")
+    out.write(f"model: {yaml_value(profile.model)}\nsample: {yaml_value(profile.sample)}\n")
     out.write(f"batch: {profile.batch}\nmade: {profile.made.isoformat()}\n")
     out.write(f"batches: {list(profile.batches)}\n")
     if profile.rows is not None:
-        out.write(f"rows: {_scalar(profile.rows)}\n")
-    out.write(f"facts: {_source(profile.facts)}\nlayers:\n")
+        out.write(f"rows: {yaml_value(profile.rows)}\n")
+    out.write(f"facts: {yaml_value(profile.facts)}\nlayers:\n")
     for layer in profile.layers:
-        out.write(f"  {_scalar(layer.name)}: {_flow(_written(layer))}\n")
+        out.write(f"  {yaml_value(layer.name)}: {yaml_value(_written(layer))}\n")
     if not profile.devices:
         return out.getvalue() + "devices: {}\n"
     out.write("devices:\n")
@@ -227,13 +224,13 @@ def adam_s(layer: LayerFacts) -> float:
 
 
 def _write_device(out: io.StringIO, times: DeviceTimes, names: Iterable[str]) -> None:
-    out.write(f"  {_scalar(times.device)}:\n")
+    out.write(f"  {yaml_value(times.device)}:\n")
     for key in ("compute", "step"):
-        out.write(f"    {key}: {_source(getattr(times, key))}\n")
-    out.write(f"    uncertainty: {_scalar(times.uncertainty)}\n    layers:\n")
+        out.write(f"    {key}: {yaml_value(getattr(times, key))}\n")
+    out.write(f"    uncertainty: {yaml_value(times.uncertainty)}\n    layers:\n")
     for name, curve, step in zip(names, times.curves, times.step_s, strict=True):
-        seconds = ", ".join(map(_scalar, curve))
-        out.write(f"      {_scalar(name)}: {{compute_s: [{seconds}], step_s: {_scalar(step)}}}\n")
+        seconds = ", ".join(map(yaml_value, curve))
+        out.write(f"      {yaml_value(name)}: {{compute_s: [{seconds}], step_s: {yaml_value(step)}}}\n")
 
 
 def _written(layer: LayerFacts) -> dict[str, Any]:
@@ -244,18 +241,3 @@ def _written(layer: LayerFacts) -> dict[str, Any]:
         for key, value in asdict(layer).items()
         if key != "name" and (key in _ALWAYS_WRITTEN or value != defaults[key])
     }
-
-
-def _source(source: Provenance) -> str:
-    return _flow({key: value for key, value in asdict(source).items() if value is not None})
-
-
-def _flow(values: dict[str, Any]) -> str:
-    return "{" + ", ".join(f"{key}: {_scalar(value)}" for key, value in values.items()) + "}"
-
-
-def _scalar(value: Any) -> str:
-    """Return a value as YAML that reads back the same."""
-    if isinstance(value, float):
-        return yaml_number(value)
-    return str(value) if isinstance(value, int) else yaml_word(value)

@@ -7,67 +7,72 @@ with the computation of a layer profile. Seconds per row are affine in the bytes
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
-from berth.errors import InputError
 from berth.plan.profile.here import folder
 from berth.plan.profile.layer_profile import INDEX_BYTES, SPARSE_COPIES
-from berth.plan.profile.spec import SourceSpec
-from berth.plan.yaml_text import yaml_number, yaml_word
-from berth.spec import Spec, parse, read_text
+from berth.plan.yaml_text import yaml_value
+from berth.spec import Spec, load, parse, write_text
 from berth.workload.profile import Provenance
 
 FILE = "host.yaml"
+
+
+Rate = Annotated[float, Field(gt=0)]
+Seconds = Annotated[float, Field(ge=0)]
+Factor = Annotated[float, Field(ge=1)]
 
 
 @dataclass(frozen=True, slots=True)
 class PerRow:
     """Seconds per row, affine in its bytes."""
 
-    row_s: float
-    byte_s: float
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    row_s: Seconds
+    byte_s: Seconds
 
     def __call__(self, row_bytes: float) -> float:
         """Return the seconds of one row of this many bytes."""
         return self.row_s + self.byte_s * row_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class HostRates:
+class HostRates(Spec):
     """CPU seconds on one core. Row bytes are those of the weights alone, without optimiser state."""
 
+    source: Provenance
     server_pull_s_per_row: PerRow  # of a server, for a distinct row of a worker that it looks up and sends
     server_push_s_per_row: PerRow  # of a server, for one that it receives and updates
-    server_call_s: float  # of a server, for the messages of one step of one worker
+    server_call_s: Seconds  # of a server, for the messages of one step of one worker
     client_row_s: PerRow  # of a worker, for a distinct row that it pulls and pushes
     client_lookup_s: PerRow  # of a worker, for every look-up: dedup, spreading rows, adding gradients
-    client_call_s: float  # of a worker, for the messages of one step to one server
+    client_call_s: Seconds  # of a worker, for the messages of one step to one server
     local_row_s: PerRow  # tables in the worker's process: look-up and update of a distinct row
     local_lookup_s: PerRow  # and for every look-up
-    local_call_s: float  # and for each table in a step
+    local_call_s: Seconds  # and for each table in a step
     new_row_s: PerRow  # more, wherever the table is, for a row that did not exist
-    fresh_byte_s: float  # and for each byte of memory that it takes
-    worker_step_s: float  # of a worker, per step: the loop around the model
-    worker_example_s: float  # and per example: loss, metrics
-    decode_bytes_per_s: Mapping[str, float]  # by format, of the tensors that one reader core parses
-    allreduce_call_s: float  # of each worker of a machine, per all-reduce through shared memory
-    allreduce_bytes_per_s: float  # gradients of one worker that two workers sum, per CPU second of each
-    disk_row_s: float  # of a cold row that is read from disk and written back
-    stage_call_s: (
-        float  # of a stage, for the messages of a micro-batch at one boundary: one sent, one received
+    fresh_byte_s: Seconds  # and for each byte of memory that it takes
+    worker_step_s: Seconds  # of a worker, per step: the loop around the model
+    worker_example_s: Seconds  # and per example: loss, metrics
+    # by format, of the tensors that one reader core parses
+    decode_bytes_per_s: Annotated[dict[str, Rate], Field(min_length=1)]
+    allreduce_call_s: Seconds  # of each worker of a machine, per all-reduce through shared memory
+    allreduce_bytes_per_s: Rate  # gradients of one worker that two workers sum, per CPU second of each
+    disk_row_s: Seconds  # of a cold row that is read from disk and written back
+    # Not in files of older versions:
+    stage_call_s: Seconds = 0.0  # of a stage, for a micro-batch at one boundary: a message sent, one received
+    stage_byte_s: Seconds = 0.0  # and for each byte of them
+    row_slowdown: Factor = (
+        1.0  # of work on rows and messages while all other cores of the machine do the same
     )
-    stage_byte_s: float  # and for each byte of them
-    row_slowdown: float  # of work on rows and messages while all other cores of the machine do the same
-    compute_slowdown_at: Mapping[float, float]  # of computing likewise, by the bytes that a call moves
-    source: Provenance
+    # of computing likewise, by the bytes that a call moves
+    compute_slowdown_at: Annotated[dict[float, Factor], Field(min_length=1)] = {1e6: 1.0}  # noqa: RUF012
 
     def compute_slowdown(self, moved_bytes: float) -> float:
         """Return how many times longer a call that moves this many bytes takes while all other cores compute."""
@@ -88,7 +93,8 @@ class HostRates:
             )
             changed[name] = slower
         computing = {size: 1 + (slow - 1) * share for size, slow in self.compute_slowdown_at.items()}
-        return replace(self, **changed, row_slowdown=1.0, compute_slowdown_at=computing)
+        changed |= {"row_slowdown": 1.0, "compute_slowdown_at": computing}
+        return self.model_copy(update=changed)
 
     def with_new_rows(self, share: float) -> HostRates:
         """Return the rates where this share of the distinct rows has to be created."""
@@ -98,11 +104,8 @@ class HostRates:
             byte_s = self.new_row_s.byte_s + self.fresh_byte_s * SPARSE_COPIES
             return PerRow(rate.row_s + share * row_s, rate.byte_s + share * byte_s)
 
-        return replace(
-            self,
-            server_push_s_per_row=more(self.server_push_s_per_row),
-            local_row_s=more(self.local_row_s),
-        )
+        slower = {name: more(getattr(self, name)) for name in ("server_push_s_per_row", "local_row_s")}
+        return self.model_copy(update=slower)
 
     @property
     def cpu(self) -> str:
@@ -124,46 +127,6 @@ _SLOWED = (
     "new_row_s",
     "stage_byte_s",
 )
-Rate = Annotated[float, Field(gt=0)]
-Seconds = Annotated[float, Field(ge=0)]
-Factor = Annotated[float, Field(ge=1)]
-
-
-class PerRowSpec(Spec):
-    """Seconds of a row, and of a byte of it."""
-
-    row_s: Seconds
-    byte_s: Seconds
-
-
-class HostSpec(Spec):
-    """The rates as they are written in YAML."""
-
-    source: SourceSpec
-    server_pull_s_per_row: PerRowSpec
-    server_push_s_per_row: PerRowSpec
-    server_call_s: Seconds
-    client_row_s: PerRowSpec
-    client_lookup_s: PerRowSpec
-    client_call_s: Seconds
-    local_row_s: PerRowSpec
-    local_lookup_s: PerRowSpec
-    local_call_s: Seconds
-    new_row_s: PerRowSpec
-    fresh_byte_s: Seconds
-    worker_step_s: Seconds
-    worker_example_s: Seconds
-    decode_bytes_per_s: Annotated[dict[str, Rate], Field(min_length=1)]
-    allreduce_call_s: Seconds
-    allreduce_bytes_per_s: Rate
-    disk_row_s: Seconds
-    # Not in files of older versions:
-    stage_call_s: Seconds = 0.0
-    stage_byte_s: Seconds = 0.0
-    row_slowdown: Factor = 1.0
-    compute_slowdown_at: Annotated[
-        dict[float, Factor], Field(min_length=1, default_factory=lambda: {1e6: 1.0})
-    ]
 
 
 def host_rates() -> HostRates:
@@ -174,56 +137,24 @@ def host_rates() -> HostRates:
 
 def read_host_rates(path: str | Path) -> HostRates:
     """Read rates from a YAML file; errors name line and column."""
-    return _parsed(read_text(path), str(path))
+    return load(path, HostRates)
 
 
 def write_host_rates(rates: HostRates, path: str | Path) -> None:
     """Write rates as YAML that reads back equal."""
-    try:
-        Path(path).write_text(host_yaml(rates), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
+    write_text(path, host_yaml(rates))
 
 
 def host_yaml(rates: HostRates) -> str:
     """Return the YAML text of rates."""
-    source = {key: value for key, value in asdict(rates.source).items() if value is not None}
     lines = [
-        "# CPU seconds of one core around training, of berth's own code; row bytes are those of the weights.",
-        f"source: {_flow(source)}",
+        "# CPU seconds of one core around training, of berth's own code; row bytes are those of the weights."
     ]
-    for field in fields(HostRates):
-        value = getattr(rates, field.name)
-        if isinstance(value, PerRow):
-            lines.append(f"{field.name}: {_flow(asdict(value))}")
-        elif isinstance(value, Mapping):
-            lines.append(f"{field.name}: {_flow(dict(value))}")
-        elif isinstance(value, float):
-            lines.append(f"{field.name}: {yaml_number(value)}")
+    lines += [f"{name}: {yaml_value(getattr(rates, name))}" for name in HostRates.model_fields]
     return "\n".join(lines) + "\n"
 
 
 @cache
 def _shipped() -> HostRates:
     text = resources.files("berth.plan.profile").joinpath(f"data/{FILE}").read_text(encoding="utf-8")
-    return _parsed(text, FILE)
-
-
-def _parsed(text: str, where: str) -> HostRates:
-    written = parse(text, HostSpec, where)
-    values: dict[str, Any] = {name: getattr(written, name) for name in HostSpec.model_fields}
-    values |= {
-        name: PerRow(**value.model_dump()) for name, value in values.items() if isinstance(value, PerRowSpec)
-    }
-    return HostRates(**(values | {"source": written.source.source()}))
-
-
-def _flow(values: Mapping[str, object]) -> str:
-    def scalar(value: object) -> str:
-        return (
-            yaml_number(value)
-            if isinstance(value, float)
-            else (str(value) if isinstance(value, int) else yaml_word(str(value)))
-        )
-
-    return "{" + ", ".join(f"{key}: {scalar(value)}" for key, value in values.items()) + "}"
+    return parse(text, HostRates, FILE)

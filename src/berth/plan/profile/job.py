@@ -13,6 +13,7 @@ from pathlib import Path
 from berth.cluster.catalogue import known_devices, resolve
 from berth.errors import InputError
 from berth.plan.profile.layer_profile import LayerProfile
+from berth.spec import write_text
 from berth.workload.profile import DEFAULT_OVERLAP, REFERENCE_DEVICE, JobProfile, Number, Provenance
 
 
@@ -62,10 +63,7 @@ def job_profile_yaml(job: JobProfile) -> str:
 
 def write_job_profile(job: JobProfile, path: str | Path) -> None:
     """Write a job profile as YAML."""
-    try:
-        Path(path).write_text(job_profile_yaml(job), encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"can't be written: {error.strerror}", where=str(path)) from None
+    write_text(path, job_profile_yaml(job))
 
 
 def _reference_first(profile: LayerProfile) -> list[str]:

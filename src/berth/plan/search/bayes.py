@@ -13,11 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from berth.extras import require
-from berth.plan.evaluate import Assignments, CostFunction
-from berth.plan.problem import Problem
 from berth.plan.search.assignments import AssignmentSpace, cost_score
-from berth.plan.search.method import Budget, Outcome, Progress, Search
+from berth.plan.search.method import AssignmentSearch, Search
 
 if TYPE_CHECKING:
     import optuna
@@ -27,37 +24,25 @@ _KEPT = 100  # best trials that the next study starts with
 _STUDIES = 10_000  # upper bound on studies, so that their seeds differ
 
 
-def bayes(
-    problem: Problem,
-    budget: Budget,
-    progress: Progress | None = None,
-    *,
-    objective: CostFunction | None = None,
-    start: Assignments | None = None,
-) -> Outcome:
+def bayes(search: Search, space: AssignmentSpace) -> str:
     """Propose and evaluate one plan at a time: about five milliseconds each, a thousand times an evaluation."""
-    require("optuna", "bayes")
     import optuna
 
-    search = Search(problem, budget, progress, objective, start)
-    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
-    if space.is_empty:
-        return search.no_placement("bayes")
     choices: dict[str, optuna.distributions.BaseDistribution] = {
         str(layer): optuna.distributions.CategoricalDistribution(
             [int(device) for device in np.flatnonzero(row)]
         )
-        for layer, row in enumerate(problem.allowed)
+        for layer, row in enumerate(search.problem.allowed)
     }
     kept: list[optuna.trial.FrozenTrial] = []
     studies = 0
     with _silent():
         while search.remaining:
-            sampler = optuna.samplers.TPESampler(seed=budget.seed * _STUDIES + studies)
+            sampler = optuna.samplers.TPESampler(seed=search.budget.seed * _STUDIES + studies)
             study = optuna.create_study(sampler=sampler)
             study.add_trials(kept)
-            if start is not None and not studies:
-                study.enqueue_trial({str(layer): int(device) for layer, device in enumerate(start)})
+            if search.start is not None and not studies:
+                study.enqueue_trial({str(layer): int(device) for layer, device in enumerate(search.start)})
             for _ in range(_TRIALS - len(kept)):
                 if not search.remaining:
                     break
@@ -67,8 +52,8 @@ def bayes(
                 search.report_progress()
             kept = sorted(study.trials, key=_score)[:_KEPT]
             studies += 1
-    ended = search.evaluate.evaluations < budget.evaluations
-    return search.outcome("bayes", note="the time ended before the evaluations" if ended else "")
+    ended = search.evaluate.evaluations < search.budget.evaluations
+    return "the time ended before the evaluations" if ended else ""
 
 
 def _score(trial: optuna.trial.FrozenTrial) -> float:
@@ -88,4 +73,4 @@ def _silent() -> Iterator[None]:
         optuna.logging.set_verbosity(before)
 
 
-METHODS = {"bayes": bayes}
+METHODS = {"bayes": AssignmentSearch("bayes", bayes, needs="optuna")}

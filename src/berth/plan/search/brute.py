@@ -5,19 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from berth.plan.evaluate import Assignments
-from berth.plan.problem import Problem
 from berth.plan.search.assignments import AssignmentSpace
-from berth.plan.search.method import Budget, Outcome, Progress, Search
+from berth.plan.search.method import AssignmentSearch, Search
 
 _BATCH = 256  # assignments evaluated between two looks at the clock
 
 
-def brute(problem: Problem, budget: Budget, progress: Progress | None = None) -> Outcome:
+def brute(search: Search, space: AssignmentSpace) -> str:
     """Evaluate all assignments in order; if the budget ends first, the note says how many."""
-    search = Search(problem, budget, progress)
-    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
-    if space.is_empty:
-        return search.no_placement("brute")
     done = 0
     while done < space.size and search.remaining:
         count = min(_BATCH, search.remaining, space.size - done)
@@ -25,9 +20,8 @@ def brute(problem: Problem, budget: Budget, progress: Progress | None = None) ->
         search.report_progress()
         done += count
     if done == space.size:
-        return search.outcome("brute", note=f"all {space.size:,} assignments")
-    share = done / space.size
-    return search.outcome("brute", note=f"stopped after {done:,} of {space.size:,} assignments ({share:.1g})")
+        return f"all {space.size:,} assignments"
+    return f"stopped after {done:,} of {space.size:,} assignments ({done / space.size:.1g})"
 
 
 def _numbered(space: AssignmentSpace, first: int, count: int) -> Assignments:
@@ -45,4 +39,4 @@ def _numbered(space: AssignmentSpace, first: int, count: int) -> Assignments:
     return plans
 
 
-METHODS = {"brute": brute}
+METHODS = {"brute": AssignmentSearch("brute", brute)}

@@ -15,7 +15,7 @@ from berth.cluster.catalogue import known_devices, resolve
 from berth.plan.evaluate import Assignments
 from berth.plan.problem import Problem
 from berth.plan.search.assignments import AssignmentSpace
-from berth.plan.search.method import Budget, Method, Outcome, Progress, Search
+from berth.plan.search.method import AssignmentSearch, Search
 
 _DATA_HEAVY = ("emb", "sparse", "lookup")  # prefixes of the kinds of layers that move rows
 
@@ -39,22 +39,19 @@ def _device_kind(name: str) -> str | None:
     return known_devices()[known].device.kind if known else None
 
 
-def _fixed(name: str, problem: Problem, budget: Budget, progress: Progress | None = None) -> Outcome:
-    search = Search(problem, budget, progress)
+def _fixed(name: str, search: Search, space: AssignmentSpace) -> str:
+    problem = search.problem
     cpus, note = cpu_types(problem)
     gpus = [kind for kind in range(len(problem.types)) if kind not in cpus]
-    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
     if name != "cpu-only" and not gpus:
         note = "no type is a GPU"
-    if space.is_empty:
-        return search.no_placement(name)
     plans = np.unique(_PLANS[name](problem, cpus, gpus), axis=0)
     if len(plans):
         search.evaluate(plans[: search.remaining])
         search.report_progress()
         if search.evaluate.best is None:
             note = "; ".join(filter(None, [note, "no such plan is feasible"]))
-    return search.outcome(name, note=note)
+    return note
 
 
 def _uniform(problem: Problem, types: list[int]) -> Assignments:
@@ -85,4 +82,4 @@ _PLANS = {
     "heuristic": _by_rule,
 }
 
-METHODS: dict[str, Method] = {name: partial(_fixed, name) for name in _PLANS}
+METHODS = {name: AssignmentSearch(name, partial(_fixed, name)) for name in _PLANS}

@@ -13,11 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from berth.extras import require
-from berth.plan.evaluate import Assignments, CostFunction
-from berth.plan.problem import Problem
+from berth.plan.evaluate import Assignments
 from berth.plan.search.assignments import AssignmentSpace, cost_score
-from berth.plan.search.method import Budget, Outcome, Progress, Search
+from berth.plan.search.method import AssignmentSearch, Search
 
 POPULATION = 64
 TOURNAMENT = 3
@@ -31,22 +29,10 @@ class _Plan(list[int]):
     fitness: Any
 
 
-def genetic(
-    problem: Problem,
-    budget: Budget,
-    progress: Progress | None = None,
-    *,
-    objective: CostFunction | None = None,
-    start: Assignments | None = None,
-) -> Outcome:
+def genetic(search: Search, space: AssignmentSpace) -> str:
     """Evolve a population of 64 random plans; the two best always survive."""
-    require("deap", "genetic")
     from deap import base, tools
 
-    search = Search(problem, budget, progress, objective, start)
-    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
-    if space.is_empty:
-        return search.no_placement("genetic")
     fitness = type("CostScore", (base.Fitness,), {"weights": (-1.0,)})
 
     def evaluated(plans: Assignments) -> list[_Plan]:
@@ -68,15 +54,15 @@ def genetic(
         plans[mutated] = space.mutate_runs(plans[mutated])
         return plans
 
-    with _seeded(budget.seed):
+    with _seeded(search.budget.seed):
         first = space.random_runs(POPULATION)
-        if start is not None:
-            first[0] = start
+        if search.start is not None:
+            first[0] = search.start
         population = evaluated(first)
         while search.remaining:
             parents = tools.selTournament(population, POPULATION - ELITE, TOURNAMENT)
             population = tools.selBest(population, ELITE) + evaluated(offspring(parents))
-    return search.outcome("genetic")
+    return ""
 
 
 @contextmanager
@@ -90,4 +76,4 @@ def _seeded(seed: int) -> Iterator[None]:
         random.setstate(before)
 
 
-METHODS = {"genetic": genetic}
+METHODS = {"genetic": AssignmentSearch("genetic", genetic, needs="deap")}

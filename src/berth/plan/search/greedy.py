@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.plan.evaluate import Assignments, CostFunction
-from berth.plan.problem import Problem
+from berth.plan.evaluate import Assignments
 from berth.plan.search.assignments import AssignmentSpace, cost_score
-from berth.plan.search.method import Budget, Outcome, Progress, Search
+from berth.plan.search.method import AssignmentSearch, Search
 
 
-def greedy(
-    problem: Problem,
-    budget: Budget,
-    progress: Progress | None = None,
-    *,
-    objective: CostFunction | None = None,
-    start: Assignments | None = None,
-) -> Outcome:
+def greedy(search: Search, space: AssignmentSpace) -> str:
     """Descend to a plan that no single change improves; deterministic, the seed does not matter."""
-    search = Search(problem, budget, progress, objective, start)
-    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
-    if space.is_empty:
-        return search.no_placement("greedy")
-    plan, score = construct_greedily(search, space) if start is None else _best_of(search, start[None])
+    plan, score = (
+        construct_greedily(search, space) if search.start is None else _best_of(search, search.start[None])
+    )
     better = True
     while better and search.remaining:
         after, after_score = _best_of(search, space.single_layer_changes(plan))
@@ -31,7 +21,7 @@ def greedy(
         if better:
             plan, score = after, after_score
         search.report_progress()
-    return search.outcome("greedy", note="" if search.remaining else "the budget ended before the descent")
+    return "" if search.remaining else "the budget ended before the descent"
 
 
 def construct_greedily(search: Search, space: AssignmentSpace) -> tuple[Assignments, float]:
@@ -61,4 +51,4 @@ def _best_of(search: Search, plans: Assignments) -> tuple[Assignments, float]:
     return plans[first], float(score[first])
 
 
-METHODS = {"greedy": greedy}
+METHODS = {"greedy": AssignmentSearch("greedy", greedy)}

@@ -14,14 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.extras import require
-from berth.plan.evaluate import Assignments, BatchEvaluation, CostFunction
-from berth.plan.problem import Problem
+from berth.plan.evaluate import Assignments, BatchEvaluation
 from berth.plan.search.assignments import AssignmentSpace, cost_score
 from berth.plan.search.greedy import construct_greedily
 from berth.plan.search.learned_cache import EvaluationCache
 from berth.plan.search.learned_features import features
-from berth.plan.search.method import Budget, Method, Outcome, Progress, Search
+from berth.plan.search.method import AssignmentSearch, Method, Search
 
 if TYPE_CHECKING:
     from berth.plan.search.learned_policy import Cell, Policy, PolicyInputs
@@ -57,37 +55,28 @@ _TEMPERATURE_STEP, _MAX_TEMPERATURE = 1.15, 8.0
 _IDLE_ROUNDS = 40  # rounds without a new plan after which the search ends
 
 
-def learned(
-    cell: Cell,
-    problem: Problem,
-    budget: Budget,
-    progress: Progress | None = None,
-    *,
-    objective: CostFunction | None = None,
-    start: Assignments | None = None,
-    config: LearnerConfig = DEFAULT_CONFIG,
-) -> Outcome:
+def learned(cell: Cell, config: LearnerConfig = DEFAULT_CONFIG) -> Method:
+    """Return the method with a policy of this kind."""
+    return AssignmentSearch(f"berth-{cell}", partial(_learned, cell, config), needs="torch")
+
+
+def _learned(cell: Cell, config: LearnerConfig, search: Search, space: AssignmentSpace) -> str:
     """Search until the budget is spent, or until no new plans are found."""
-    require("torch", f"berth-{cell}")
     from berth.plan.threads import single_thread
 
-    search = Search(problem, budget, progress, objective, start)
-    space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
-    if space.is_empty:
-        return search.no_placement(f"berth-{cell}")
     with (
         single_thread()
     ):  # small matrices are slower on several threads, and sums would depend on their number
         learner = Learner(cell, search, space, config)
         learner.begin()
-        most = -(-budget.evaluations // config.plans)  # rounds with few new plans are not repeated
+        most = -(-search.budget.evaluations // config.plans)  # rounds with few new plans are not repeated
         while search.remaining and learner.idle < _IDLE_ROUNDS and learner.rounds < most:
             learner.round()
             search.report_progress()
     notes = [PRETRAINED] if config.pretrained else []
     if search.remaining:
         notes.append("no new plans were found any more")
-    return search.outcome(f"berth-{cell}", note="; ".join(notes))
+    return "; ".join(notes)
 
 
 class Learner:
@@ -202,4 +191,4 @@ class Rewards:
         return np.where(feasible, -np.log(np.maximum(safe, 1e-300)), penalty)
 
 
-METHODS: dict[str, Method] = {"berth-lstm": partial(learned, "lstm"), "berth-rnn": partial(learned, "rnn")}
+METHODS = {"berth-lstm": learned("lstm"), "berth-rnn": learned("rnn")}

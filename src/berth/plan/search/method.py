@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from berth.errors import UnknownNameError
+from berth.extras import require
 from berth.plan.evaluate import Assignments, CostFunction, Evaluator
 from berth.plan.plan import Plan, cheapest
 from berth.plan.problem import Problem
+from berth.plan.search.assignments import AssignmentSpace
 from berth.plan.warmup import load_kernels
 
 Progress = Callable[[int, int, float], None]  # evaluations so far, in total, dollars of the best plan
@@ -99,6 +101,34 @@ class Search:
 
 
 Method = Callable[..., Outcome]  # problem, budget, progress; those in BLACK_BOX: objective=, start=
+
+
+@dataclass(frozen=True, slots=True)
+class AssignmentSearch:
+    """A method that searches the assignments that a problem allows."""
+
+    name: str
+    run: Callable[[Search, AssignmentSpace], str]  # returns a note
+    needs: str = ""  # an optional package
+
+    def __call__(
+        self,
+        problem: Problem,
+        budget: Budget,
+        progress: Progress | None = None,
+        *,
+        objective: CostFunction | None = None,
+        start: Assignments | None = None,
+    ) -> Outcome:
+        """Return the best plan that the search sees."""
+        if self.needs:
+            require(self.needs, self.name)
+        search = Search(problem, budget, progress, objective, start)
+        space = AssignmentSpace(problem, np.random.default_rng(budget.seed))
+        if space.is_empty:
+            return search.no_placement(self.name)
+        return search.outcome(self.name, note=self.run(search, space))
+
 
 # name -> (module under berth.plan.search, one line about it)
 METHODS = {

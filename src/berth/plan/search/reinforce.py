@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from berth.extras import require
-from berth.plan.evaluate import Assignments, BatchEvaluation, CostFunction
+from berth.plan.evaluate import BatchEvaluation
 from berth.plan.problem import COMPUTE, EXCHANGE, HELD_BYTES, IN, OUT, SERVED_BYTES, SHARDED_BYTES, Problem
 from berth.plan.search.assignments import AssignmentSpace
-from berth.plan.search.method import Budget, Method, Outcome, Progress, Search
+from berth.plan.search.method import AssignmentSearch, Search
 
 if TYPE_CHECKING:
     import torch
@@ -41,31 +40,18 @@ _KINDS = 8  # bins for the kinds of layers, by a hash of their name
 _FORBIDDEN = -1e9
 
 
-def reinforce(
-    cell: Cell,
-    problem: Problem,
-    budget: Budget,
-    progress: Progress | None = None,
-    *,
-    objective: CostFunction | None = None,
-    start: Assignments | None = None,
-) -> Outcome:
+def reinforce(cell: Cell, search: Search, space: AssignmentSpace) -> str:
     """Draw plans and update the network until the budget is spent; `start` is evaluated and not learned from."""
-    name = f"reinforce-{cell}"
-    require("torch", name)
     from berth.plan.threads import single_thread
 
-    search = Search(problem, budget, progress, objective, start)
-    if AssignmentSpace(problem, np.random.default_rng(budget.seed)).is_empty:
-        return search.no_placement(name)
     search.evaluate_start()
     with single_thread():  # small matrices are slower on several threads, and sums depend on their number
-        learner = _Learner(cell, problem, budget.seed)
+        learner = _Learner(cell, search.problem, search.budget.seed)
         while search.remaining:
             plans = learner.draw(min(PLANS, search.remaining))
             learner.update(plans, search.evaluate(plans.numpy()))
             search.report_progress()
-    return search.outcome(name)
+    return ""
 
 
 class _Learner:
@@ -164,7 +150,7 @@ def _standard(values: Floats) -> Floats:
     return (logs - logs.mean()) / spread if spread > 1e-9 else np.zeros(len(values))
 
 
-METHODS: dict[str, Method] = {
-    "reinforce-lstm": partial(reinforce, "lstm"),
-    "reinforce-rnn": partial(reinforce, "rnn"),
+METHODS = {
+    "reinforce-lstm": AssignmentSearch("reinforce-lstm", partial(reinforce, "lstm"), needs="torch"),
+    "reinforce-rnn": AssignmentSearch("reinforce-rnn", partial(reinforce, "rnn"), needs="torch"),
 }

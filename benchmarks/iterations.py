@@ -36,7 +36,8 @@ class SharingJob:
     def alone_s(self) -> float:
         """Return the seconds of one iteration while no other job sends, by the formula."""
         comm_s = self.volume / self.peak
-        return self.silent_s + (self.backward_s**self.overlap + comm_s**self.overlap) ** (1 / self.overlap)
+        shared_s: float = (self.backward_s**self.overlap + comm_s**self.overlap) ** (1 / self.overlap)
+        return self.silent_s + shared_s
 
     def produced_at(self, buckets: int) -> list[float]:
         """Return when each bucket exists, in seconds from the start of the iteration."""
