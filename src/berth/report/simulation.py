@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from berth.report.fitting import FittingTable
 from berth.report.terminal import table
 from berth.simulate.compared import COMPARED, Unit
 from berth.simulate.comparison import Comparison, Difference
@@ -126,7 +127,7 @@ def _rows_of_policies(
     names: Sequence[str], metrics: Sequence[Metric], results: Sequence[Summary], *, tiers: bool = False
 ) -> Table:
     """Policies down, metrics across, close together; tiers share one column."""
-    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    result = FittingTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     result.add_column("policy", overflow="fold")
     columns = [(metric.short, _cells(metric, results)) for metric in metrics]
     if tiers and len(results[0].tier_share) > 1:
