@@ -226,6 +226,14 @@ def comparison_verdict(differences: Sequence[Difference], name: str, base: str) 
     return f"{name} against {base}: {'; '.join(parts)}."
 
 
+def mean_sentence(differences: Sequence[Difference], name: str, base: str) -> str:
+    """Return one sentence with the mean completion times of two policies and the interval of the change."""
+    mean = next(one for one in differences if one.metric == "mean_jct_s")
+    _, before, after, _, interval, _ = difference_row(mean)
+    known = f"; the 95 % interval of the change is {interval} %" if mean.low is not None else ""
+    return f"The mean JCT is {after} under {name} and {before} under {base}{known}."
+
+
 def _how_many(some: Sequence[Difference], of: Sequence[Difference]) -> str:
     """`mean JCT (-26.8 %) and 6 other figures`; up to three are named."""
     first = f"{COMPARED[some[0].metric].name} ({_change(some[0].ratio)})"

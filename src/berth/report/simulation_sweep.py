@@ -209,7 +209,7 @@ def _section(shown: Shown, policy: str, mix: str, cells: Cells) -> str:
     title = f"{shown.metric.name}: {policy} / {grid.policies[0]}, mix {mix}"
     return (
         f'<section><h2>{html.escape(title)}</h2><div class="scroll"><table class="heat">'
-        f"<thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+        f'<thead><tr><th scope="col">load</th>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>'
     )
 
 
