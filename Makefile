@@ -48,7 +48,7 @@ demo: $(VENV)/.core ## a tour of two to three minutes
 	@$(BIN)/python examples/demo.py
 
 test: $(VENV)/.dev ## every test, lint and types
-	@$(MAKE) --no-print-directory -j 2 lint kernels
+	@$(MAKE) --no-print-directory -j 2 lint lint-web kernels
 	@$(PYTEST) $(SPREAD)
 
 kernels: $(VENV)/.dev # compiled once, or each worker of the tests would compile the same
@@ -92,8 +92,11 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import layers, retired words
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/voice_lint.py
 
+TSC = npx --yes --package typescript@5.9.3 tsc
 lint-web: ## the types of the dashboard's JavaScript (needs Node; downloads the TypeScript compiler once)
-	@npx --yes --package typescript@5.9.3 tsc -p tools/tsconfig.json
+	@if ! command -v npx >/dev/null; then echo "lint-web: skipped, there is no Node (npx)"; \
+	elif ! $(TSC) --version >/dev/null 2>&1; then echo "lint-web: skipped, npx can't download the TypeScript compiler"; \
+	else $(TSC) -p tools/tsconfig.json; fi
 
 format: $(VENV)/.dev ## let ruff fix what it can
 	@$(BIN)/ruff check --fix .

@@ -15,7 +15,7 @@ from berth.cli import complete
 from berth.cli.live_options import LiveOptions, in_about
 from berth.cli.option_groups import expand_options
 from berth.cli.options import argument, flag, option
-from berth.cli.quantities import dollars, read_positive
+from berth.cli.quantities import dollars, read, read_positive
 from berth.errors import InputError
 from berth.report.terminal import console
 from berth.units import as_sent, per_second, seconds
@@ -86,7 +86,9 @@ class JobOptions:
         if self.device is not None:
             given["kind"] = self.device
         given |= {
-            name: as_sent(seconds(given[name])) for name in ("duration", "grace", "deadline") if name in given
+            name: as_sent(read(f"--{name}", seconds, given[name]))
+            for name in ("duration", "grace", "deadline")
+            if name in given
         }
         return given | ({"cwd": os.path.abspath(self.cwd)} if self.cwd is not None else {})
 

@@ -135,6 +135,6 @@ def _table(results: Sequence[Summary], names: Sequence[str]) -> str:
             cells.append(f'<td class="best">★ {text}</td>' if mark else f"<td>{text}</td>")
         rows.append(f'<tr><th scope="row">{html.escape(metric.name)}</th>{"".join(cells)}</tr>')
     return (
-        f'<div class="scroll"><table><thead><tr><th></th>{head}</tr></thead>'
+        f'<div class="scroll"><table><thead><tr><th scope="col">metric</th>{head}</tr></thead>'
         f"<tbody>{''.join(rows)}</tbody></table></div>"
     )

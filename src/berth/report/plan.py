@@ -21,6 +21,7 @@ from berth.plan.proof import Proof
 from berth.plan.rental import RentedPool, cost_per_billion, throughput_range
 from berth.plan.request import ANY_RATE
 from berth.plan.stage_reasons import device_mix, layer_range, limit_of, limited_by, slowest
+from berth.report.fitting import FittingTable
 from berth.report.plan_report import PlanReport
 from berth.report.terminal import bar, table
 from berth.units import (
@@ -116,7 +117,7 @@ def print_item(out: Console, text: str, lead: str = "- ") -> None:
 
 def _candidates(found: Sequence[Candidate]) -> Table:
     """Return a narrow table, so that the names of several devices fit on one line."""
-    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    result = FittingTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name, justify in _COLUMNS:
         result.add_column(name, justify=justify, overflow="fold")
     for one in found:

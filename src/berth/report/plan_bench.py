@@ -17,6 +17,7 @@ from rich.text import Text
 from berth import __version__
 from berth.plan.bench import Result
 from berth.plan.stage_reasons import device_mix
+from berth.report.fitting import FittingTable
 from berth.report.plan import money, print_item
 from berth.report.plan_html import document, grid, items, section
 from berth.report.terminal import table
@@ -136,7 +137,7 @@ def _some(names: Sequence[str], one: str = "is", several: str = "are") -> str:
 
 def compare_table(results: Sequence[Result]) -> Table:
     """Return a table of the methods on one problem: cost, ratio to exact, effort, and devices or why there is none."""
-    shown = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    shown = FittingTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("method", "cost", "x exact", "CPU time", "evaluations"):
         shown.add_column(name, justify="left" if name == "method" else "right", no_wrap=True)
     shown.add_column("devices, note", overflow="fold")

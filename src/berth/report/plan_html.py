@@ -84,6 +84,7 @@ def frontier_page(facts: dict[str, str], frontier: FrontierChart, problem: Probl
         for plan in thinned(frontier.plans, 40)
     ]
     sections = [
+        section("In short", items(frontier_in_short(frontier)), wide=True),
         section("Cost against throughput", '<figure id="frontier"></figure>', wide=True),
         section(
             "Plans on the frontier",
@@ -96,6 +97,21 @@ def frontier_page(facts: dict[str, str], frontier: FrontierChart, problem: Probl
     return document(
         "berth plan frontier", "Cost of throughput", facts, sections, {"frontier": chart_data(frontier)}
     )
+
+
+def frontier_in_short(frontier: FrontierChart) -> list[str]:
+    """Return two sentences: the least cost and up to which rate it holds, and the highest rate and its cost."""
+    least = min(frontier.plans, key=lambda plan: plan.cost_usd)
+    most = max(frontier.plans, key=lambda plan: plan.throughput)
+    cheapest = f"{money(least.cost_usd)} for the whole training is the least cost: {device_mix(least)}"
+    if least is most:
+        return [f"{cheapest}, at {format_rate(least.throughput)}, which is also the highest rate."]
+    times = f"{most.cost_usd / least.cost_usd:.2f} times as much"
+    return [
+        f"{cheapest}, up to {format_rate(least.throughput)}.",
+        f"The highest rate is {format_rate(most.throughput)}, for {money(most.cost_usd)} ({times}): "
+        f"{device_mix(most)}.",
+    ]
 
 
 def document(

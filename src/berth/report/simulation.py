@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from berth.report.fitting import FittingTable
 from berth.report.terminal import table
 from berth.simulate.compared import COMPARED, Unit
 from berth.simulate.comparison import Comparison, Difference
@@ -126,7 +127,7 @@ def _rows_of_policies(
     names: Sequence[str], metrics: Sequence[Metric], results: Sequence[Summary], *, tiers: bool = False
 ) -> Table:
     """Policies down, metrics across, close together; tiers share one column."""
-    result = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    result = FittingTable(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     result.add_column("policy", overflow="fold")
     columns = [(metric.short, _cells(metric, results)) for metric in metrics]
     if tiers and len(results[0].tier_share) > 1:
@@ -223,6 +224,14 @@ def comparison_verdict(differences: Sequence[Difference], name: str, base: str) 
     if len(better) + len(worse) < len(differences):
         parts.append("the rest within noise")
     return f"{name} against {base}: {'; '.join(parts)}."
+
+
+def mean_sentence(differences: Sequence[Difference], name: str, base: str) -> str:
+    """Return one sentence with the mean completion times of two policies and the interval of the change."""
+    mean = next(one for one in differences if one.metric == "mean_jct_s")
+    _, before, after, _, interval, _ = difference_row(mean)
+    known = f"; the 95 % interval of the change is {interval} %" if mean.low is not None else ""
+    return f"The mean JCT is {after} under {name} and {before} under {base}{known}."
 
 
 def _how_many(some: Sequence[Difference], of: Sequence[Difference]) -> str:

@@ -12,7 +12,7 @@ from berth.cluster.model import Cluster
 from berth.report.simulation import print_notes
 from berth.report.terminal import bar, table
 from berth.simulate.explain_job import Chapter, Story
-from berth.units import format_count, format_seconds
+from berth.units import format_count, format_wait
 
 _INDENT = 13
 _SHOWN = 12  # racks, and chapters at either end
@@ -24,16 +24,16 @@ def print_story(out: Console, story: Story, policy: str, cluster: Cluster, notes
     out.print(Text(f"job {story.job}: {story.gpus} x {story.model}, policy {policy}", style="bold"))
     gpus = format_count(story.gpus, "GPU")
     device = f" on {cluster.device_types[0].name}" if len(cluster.device_types) > 1 else ""
-    out.print(f"  asks for {gpus} for {format_seconds(story.work_s)} at the nearest place{device}")
+    out.print(f"  asks for {gpus} for {format_wait(story.work_s)} at the nearest place{device}")
     if story.jct_s is None:
         out.print("  never finishes: nothing more can happen, and it still waits")
     else:
-        jct, waited = format_seconds(story.jct_s), format_seconds(story.waited_s)
+        jct, waited = format_wait(story.jct_s), format_wait(story.waited_s)
         out.print(f"  finished {jct} after its submission; {waited} of that it waited")
     if story.exposed_gpu_s >= 1.0:
-        out.print(f"  the network cost it {format_seconds(story.exposed_gpu_s)} of GPU time")
+        out.print(f"  the network cost it {format_wait(story.exposed_gpu_s)} of GPU time")
     if story.lost_gpu_s >= 1.0:
-        out.print(f"  evictions and moves cost it {format_seconds(story.lost_gpu_s)} of GPU time")
+        out.print(f"  evictions and moves cost it {format_wait(story.lost_gpu_s)} of GPU time")
     out.print()
     _line(out, story.submit_s, "submitted")
     for chapter in story.chapters[:_SHOWN]:
@@ -50,24 +50,24 @@ def print_story(out: Console, story: Story, policy: str, cluster: Cluster, notes
 
 def _chapter(out: Console, one: Chapter) -> None:
     if one.what in ("waited", "never started"):
-        how_long = format_seconds(one.seconds) if one.what == "waited" else "forever"
+        how_long = format_wait(one.seconds) if one.what == "waited" else "forever"
         _line(out, one.time_s, f"waits {how_long}")
         for because in one.because:
-            _below(out, f"{format_seconds(because.seconds)}: {because.reason.sentence}")
+            _below(out, f"{format_wait(because.seconds)}: {because.reason.sentence}")
     elif one.what in ("started", "moved"):
         _line(out, one.time_s, f"{'starts' if one.what == 'started' else 'moves'} on {_places(one)}")
         _below(out, one.sentence)
         if one.slowdown is not None and one.slowdown >= 1.005:
             _below(out, f"even alone, an iteration takes {one.slowdown:.2f} times as long there as near")
         if one.cost_s:
-            _below(out, f"restoring its state takes {format_seconds(one.cost_s)} of GPU time")
+            _below(out, f"restoring its state takes {format_wait(one.cost_s)} of GPU time")
         _others(out, "made way for it", one)
     elif one.what == "evicted":
-        _line(out, one.time_s, f"is evicted after {format_seconds(one.seconds)}")
+        _line(out, one.time_s, f"is evicted after {format_wait(one.seconds)}")
         _below(out, one.sentence)
         _others(out, "took its place", one)
     else:
-        _line(out, one.time_s, f"is finished, after {format_seconds(one.seconds)} there")
+        _line(out, one.time_s, f"is finished, after {format_wait(one.seconds)} there")
 
 
 def clock(time_s: float) -> str:

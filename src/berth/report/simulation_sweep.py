@@ -11,9 +11,9 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
+from berth.report.fitting import FittingTable
 from berth.report.heat import STEPS, heat_class, heat_level, heat_style, legend
 from berth.report.html import page
 from berth.report.simulation import format_metric, labels, print_notes
@@ -90,7 +90,7 @@ def print_maps(out: Console, shown: Shown, files: Sequence[str] = (), notes: Seq
     for policy, mix, cells in shown.maps():
         title = f"{shown.metric.name} of {short[policy]} / {short[grid.policies[0]]}, mix {mix}"
         out.print(Text(title, style="bold"))
-        result = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+        result = FittingTable(box=box.SIMPLE_HEAD, pad_edge=False)
         result.add_column("load", justify="left")
         for congestion in grid.congestions:
             result.add_column(f"congestion x{congestion:g}", justify="right")
@@ -209,7 +209,7 @@ def _section(shown: Shown, policy: str, mix: str, cells: Cells) -> str:
     title = f"{shown.metric.name}: {policy} / {grid.policies[0]}, mix {mix}"
     return (
         f'<section><h2>{html.escape(title)}</h2><div class="scroll"><table class="heat">'
-        f"<thead><tr><th></th>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>"
+        f'<thead><tr><th scope="col">load</th>{head}</tr></thead><tbody>{rows}</tbody></table></div></section>'
     )
 
 

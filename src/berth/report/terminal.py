@@ -30,10 +30,11 @@ def table(
 ) -> Table:
     """A table whose first `left` columns are words and the others numbers; `narrow`: with smaller gaps."""
     from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    result = Table(
+    from berth.report.fitting import FittingTable
+
+    result = FittingTable(
         title=title or None,
         box=box.SIMPLE_HEAD,
         title_justify="left",

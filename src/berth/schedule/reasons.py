@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 from berth.schedule.rules import Blocked
-from berth.units import format_seconds
+from berth.units import format_wait
 
 _LEAST_GAIN_S = 1.0
 
@@ -133,12 +133,12 @@ def _waits_for_shape(
     job: Any, tier: str | None, left: float | None, saves: float, shapes: Sequence[str]
 ) -> str:
     """What it could start as now, and what it waits for instead."""
-    waiting = f"waiting {format_seconds(left or 0.0)} for {shapes[int(job['shape'])]} within one {tier}"
+    waiting = f"waiting {format_wait(left or 0.0)} for {shapes[int(job['shape'])]} within one {tier}"
     other = int(job["other_shape"])
     if other < 0:
         return f"none of its shapes fits; {waiting} is best"
     if saves >= _LEAST_GAIN_S:
-        later = format_seconds(saves)
+        later = format_wait(saves)
         return f"it could start now on {shapes[other]}, and would finish {later} later than by {waiting}"
     return f"it could start now on {shapes[other]}, but others wait for those devices; it is {waiting}"
 
@@ -150,9 +150,9 @@ def _over_quota(gpus: int, quota: QuotaUse | None) -> str:
 
 
 def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves: float) -> str:
-    soon = f" for up to {format_seconds(left)} more" if left is not None else ""
-    gain = f"; that saves it {format_seconds(saves)}" if saves >= _LEAST_GAIN_S else ""
-    expected = format_seconds(left or 0.0)
+    soon = f" for up to {format_wait(left)} more" if left is not None else ""
+    gain = f"; that saves it {format_wait(saves)}" if saves >= _LEAST_GAIN_S else ""
+    expected = format_wait(left or 0.0)
     words: dict[int, str] = {
         ReasonCode.NONE: "nothing has been decided yet",
         ReasonCode.NO_ROOM: f"fewer than {gpus} devices are free" if gpus > 1 else "no device is free",

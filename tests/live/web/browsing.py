@@ -42,6 +42,16 @@ new MutationObserver((changes) => {
 """
 
 
+AXE = "async () => (await axe.run()).violations.map(one => [one.id, one.nodes[0].html])"  # after axe_rules()
+
+
+def axe_rules() -> str:
+    """The script that checks a page for accessibility."""
+    import axe_playwright_python
+
+    return (Path(axe_playwright_python.__file__).parent / "axe.min.js").read_text()
+
+
 def free_port() -> int:
     """A port below those that the system gives to connections, so that it stays free."""
     while True:

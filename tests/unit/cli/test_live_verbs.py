@@ -285,6 +285,13 @@ def test_kind_is_a_hidden_alias_of_device(live, option):
     assert "no device type in 2x2x4:V100-16 is called 'H100'" in err
 
 
+@pytest.mark.parametrize("option", ["--duration", "--grace", "--deadline"])
+def test_a_wrong_time_names_its_option(live, option):
+    code, _, err = live.berth("submit", option, "soon", "--", "work")
+    assert code == 2
+    assert f"error: {option}: 'soon' is not a duration\n" in err
+
+
 def test_device_and_kind_together_are_refused(live):
     code, _, err = live.berth("submit", "--device", "V100-16", "--kind", "T4", "--", "work")
     assert code == 2

@@ -7,12 +7,15 @@ import signal
 import subprocess
 import sys
 import time
+from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from berth.cli.output import write_text
 from berth.errors import InputError
+from berth.report.terminal import table
 
 JOBS = "job_id,submit_s,num_gpu,duration_s\na,0,1,10\nb,5,2,20\n"
 BERTH = f"{sys.executable} -m berth"
@@ -35,6 +38,24 @@ def shell(tmp_path):
         )
 
     return run
+
+
+@pytest.mark.parametrize("width", [20, 34, 46, 52, 60, 80, 120])
+@pytest.mark.parametrize("narrow", [False, True])
+def test_no_table_splits_a_word_at_any_width(width, narrow):
+    names = ["plan", "devices, note", "throughput", "$/h", "limited by"]
+    rows = [
+        ["exact, gpu-only", "3 H100 + 140 cpu-core", "9.42M/s", "26.28", "compute"],
+        ["cpu-only", "not feasible", "-", "-", "-"],
+    ]
+    made = table("Candidates", names, rows, left=2, narrow=narrow)
+    written = StringIO()
+    Console(file=written, width=width).print(made)
+    lines = written.getvalue().splitlines()
+    assert max(len(line) for line in lines) <= width
+    assert {word for text in [*names[1:], *rows[0], *rows[1]] for word in text.split()} <= set(
+        " ".join(lines).split()
+    )
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ def test_who_is_spread_is_not_said_to_have_held_out():
 
 def test_a_wait_for_a_tier_says_how_long_it_goes_on():
     assert "for up to 1m more" in sentence(ReasonCode.TOO_SPREAD, until=160.0)
+    assert "for up to 8s more" in sentence(ReasonCode.TOO_SPREAD, until=107.63)
 
 
 def test_a_quota_is_explained_with_its_numbers():

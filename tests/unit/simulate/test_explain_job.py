@@ -110,6 +110,17 @@ def test_a_job_that_never_starts_has_a_story_too():
     assert "never finishes" in out.export_text()
 
 
+def test_a_story_in_the_terminal_has_whole_seconds():
+    trace = trace_of(("big", 0.0, 8, 17.63), ("small", 10.0, 2, 4.59))
+    story = explain_job(trace, load_cluster("1x1x8"), load_policy("fifo"), SETTING, "small", "fifo")
+    out = Console(width=80, record=True, file=StringIO())
+    print_story(out, story, "fifo", load_cluster("1x1x8"))
+    text = out.export_text()
+    assert "finished 12s after its submission; 8s of that it waited" in text
+    assert "waits 8s" in text
+    assert "is finished, after 5s there" in text
+
+
 def test_a_policy_s_own_eviction_cost_is_the_one_that_is_shown():
     trace = trace_of(("a", 0.0, 8, 120.0), ("b", 0.0, 8, 120.0))
     story = explain_job(trace, load_cluster("1x1x8"), load_policy("gandiva"), SETTING, "a", "gandiva")

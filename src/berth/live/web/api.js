@@ -45,17 +45,23 @@ async function checked(response) {
 
 const address = (path) => `/api/v1/${path}`;
 
+async function answer(path, options) {
+  let response;
+  try { response = await fetch(address(path), options); } catch { throw new Error("the controller does not answer"); }
+  return checked(response);
+}
+
 export async function get(path) {
-  return (await checked(await fetch(address(path), {headers: headers(), cache: "no-store"}))).json();
+  return (await answer(path, {headers: headers(), cache: "no-store"})).json();
 }
 
 export async function post(path, body = {}) {
   const options = {method: "POST", headers: {...headers(), "Content-Type": "application/json"}, body: JSON.stringify(body)};
-  return (await checked(await fetch(address(path), options))).json();
+  return (await answer(path, options)).json();
 }
 
 export async function getText(path) {
-  const response = await checked(await fetch(address(path), {headers: headers(), cache: "no-store"}));
+  const response = await answer(path, {headers: headers(), cache: "no-store"});
   return [await response.text(), Number(response.headers.get("x-next-offset") || 0)];
 }
 

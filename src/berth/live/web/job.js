@@ -2,7 +2,7 @@
 // The page of one job: its state and the cause, the end of its log if it failed, attempts and their cost, facts, map, log.
 
 import {cancel, copyId, mayTouch, prioritise, resubmit} from "./actions.js";
-import {get, getText} from "./api.js";
+import {Refused, get, getText} from "./api.js";
 import {atMostEvery, el, oncePerFrame, table} from "./dom.js";
 import {ahead, count, duration, moment, plural, since} from "./format.js";
 import {ClusterMap} from "./map.js";
@@ -37,13 +37,21 @@ export function jobPage(app, root, id) {
       job = row;
       known = {row, why, history};
       show();
-      if (reading.isConnected) { reading.replaceWith(...sections); map.resize(); } // all at once, so that the layout is stable
-    } catch (error) { (reading.isConnected ? reading : sub).textContent = error.message; }
+      open();
+    } catch (error) {
+      if (error instanceof Refused) { (reading.isConnected ? reading : sub).textContent = error.message; return; }
+      if (known) return; // the banner says that there is no answer
+      known = ofState(app, id);
+      if (known) { job = known.row; show(); open(); } else reading.textContent = "The controller does not answer, and this page has not read the job before.";
+    }
   }
+
+  // All sections at once, so that the layout is stable.
+  function open() { if (reading.isConnected) { reading.replaceWith(...sections); map.resize(); } }
 
   // Everything as of the moment that the page shows.
   function show() {
-    const {row, why, history} = known, then = app.at, past = (time) => then === null || time <= then;
+    const {row, why, history, partial} = known, then = app.at, past = (time) => then === null || time <= then;
     const state = then === null ? row.state : stateAt(app, row, id), now = then === null;
     title.replaceChildren(row.name || row.id, ...(row.name && row.name !== row.id ? [el("small", {class: "id", text: row.id})] : []));
     document.title = `${row.name || row.id} – berth`;
@@ -51,19 +59,20 @@ export function jobPage(app, root, id) {
     pill.dataset.state = state;
     sub.textContent = `${row.user ? `${row.user}, ` : ""}${plural(row.gpus, "device")}${row.priority ? `, priority ${row.priority}` : ""}`;
     const seen = history.events.filter((event) => past(event.time));
-    reason.textContent = now ? (why ? sentence(why, app.time, row) : "") : `This is the job at ${moment(then, app.live)}.${lastOf(app, seen)}`;
+    for (const section of sections.slice(4)) section.hidden = Boolean(partial); // not in the state
+    reason.textContent = partial ? partial : now ? (why ? sentence(why, app.time, row) : "") : `This is the job at ${moment(then, app.live)}.${lastOf(app, seen)}`;
     facts.replaceChildren(...factsOf(app, row, why, now).flatMap(([name, value]) => [el("div", {}, el("dt", {text: name}), el("dd", {text: value}))]));
-    actions(row);
+    actions(row, partial);
     const shown = history.attempts.filter((one) => past(one.placed)).map((one) => asOf(one, past));
-    attempts.replaceChildren(shown.length ? attemptsTable(app, row, shown) : el("p", {class: "quiet", text: now ? "It has not been started yet." : "It had not been started yet."}));
+    attempts.replaceChildren(shown.length ? attemptsTable(app, row, shown) : el("p", {class: "quiet", text: partial ? "It was not running." : now ? "It has not been started yet." : "It had not been started yet."}));
     steps.replaceChildren(...stepsOf(app, why, history.steps_by_tier));
     events.replaceChildren(table(["when", "what", "details"], seen.map((event) => [moment(event.time, app.live), event.kind, details(event)]), {words: [1, 2]}));
-    if (app.live && mayTouch(app, row.user) && !panel) {
-      log.hidden = false;
+    log.hidden = !(app.live && mayTouch(app, row.user) && row.attempts) || Boolean(partial);
+    if (!log.hidden && !panel) {
       panel = logPanel(row.id);
       log.append(panel.node);
     }
-    if (panel) panel.about(row);
+    if (panel && !partial) panel.about(row);
     lastLines(row, state);
     draw();
   }
@@ -82,8 +91,8 @@ export function jobPage(app, root, id) {
     } catch (error) { tail.replaceChildren(el("p", {class: "quiet", text: error.message})); }
   }
 
-  function actions(row) {
-    const over = OVER.includes(row.state), allowed = app.live && app.at === null && mayTouch(app, row.user), key = `${over} ${allowed}`;
+  function actions(row, partial) {
+    const over = OVER.includes(row.state), allowed = app.live && !partial && app.at === null && mayTouch(app, row.user), key = `${over} ${allowed}`;
     if (buttons.dataset.key === key) return;
     buttons.dataset.key = key;
     const button = (name, text, run, look) => el("button", {type: "button", id: name, class: look, text, onclick: run});
@@ -105,6 +114,19 @@ export function jobPage(app, root, id) {
   const clock = setInterval(() => { if (app.live && app.connected && app.at === null) again(); }, 5000);
   read();
   return {destroy() { offs.forEach((off) => off()); clearInterval(clock); map.destroy(); if (panel) panel.destroy(); }};
+}
+
+// What the page knows of a job without the controller: from the state, and the last reason that it read.
+function ofState(app, id) {
+  const {state} = app, job = state.jobs[state.byId.get(id)];
+  if (!job) return null;
+  const one = job.attempt >= 0 ? state.attempts[job.attempt] : null, reason = app.reasons.get(id), {machines, tiers} = state.cluster;
+  const attempts = one ? [{number: "-", placed: one.time, began: one.began ?? undefined, tier: tiers[one.tier].name,
+    places: Object.fromEntries(one.seats.map(([machine, , numbers]) => [machines[machine].name, numbers.length]))}] : [];
+  const waits = reason?.blocker ? ` The job ${reason.blocker} (modelled, as of then).` : reason?.sentence ? ` Why it waited: ${reason.sentence}.` : "";
+  const partial = `The controller does not answer: this is what the page had read before.${waits}`;
+  const {name, user, gpus, priority, submitted, evictions} = job;
+  return {row: {id, name, user, gpus, priority, submitted, evictions, state: STATES[job.state]}, why: null, partial, history: {events: [], attempts, steps_by_tier: []}};
 }
 
 // The state of a job at the moment that is shown, from the journal.
@@ -150,7 +172,7 @@ function sentence(why, now, row) {
 
 function factsOf(app, row, why, now) {
   const {live} = app, spec = row.spec || {};
-  const found = [["submitted", moment(row.submitted, live)], ["attempts", String(row.attempts)], ["evictions", String(row.evictions)]];
+  const found = [["submitted", moment(row.submitted, live)], ["attempts", String(row.attempts ?? "-")], ["evictions", String(row.evictions)]];
   if (now && why?.position) found.push(["place in the queue", String(why.position)]);
   if (row.priority !== undefined) found.push(["priority", String(row.priority)]);
   if (!now) return [found[0], ...found.slice(3)]; // the others are of now

@@ -59,7 +59,7 @@ export class JobList {
     this.reasons = new Reasons(app, this.refresh);
     this.list = new List({
       label: "jobs", key: (job) => job.id, height: 46, make,
-      fill: (row, job, index) => this.fill(row, job, index),
+      fill: (row, job) => this.fill(row, job),
       open: (job) => { location.hash = addressOf(job); },
       inSight: (jobs) => { if (this.kind === "waiting") this.reasons.want(jobs.map((job) => job.id)); },
     });
@@ -82,6 +82,7 @@ export class JobList {
 
   choose(kind) {
     this.kind = kind;
+    this.list.narrowHeight = kind === "waiting" ? 90 : 72;
     this.sortBy = null;
     this.list.node.scrollTop = 0;
     this.node.dataset.kind = kind;
@@ -134,8 +135,8 @@ export class JobList {
       const [column, down] = this.sortBy, key = KEYS[column];
       jobs = [...jobs].sort((a, b) => (key(a) < key(b) ? -1 : key(a) > key(b) ? 1 : 0) * (down ? -1 : 1));
     }
-    const present = this.app.live && this.app.at === null; // only then durations are known
-    this.head.show(COLUMNS[this.kind].map((name) => (name === "runs for" && !present ? "" : name)), this.sortBy, (i) => i in KEYS);
+    this.node.toggleAttribute("data-past", !this.app.live || this.app.at !== null); // durations and places in the queue are known for now only
+    this.head.show(COLUMNS[this.kind], this.sortBy, (i) => i in KEYS);
     this.node.setAttribute("aria-rowcount", String(jobs.length + 1));
     this.list.set(jobs);
     put(this.empty, jobs.length ? "" : all ? "No job matches the search." : this.nothing());
@@ -147,8 +148,8 @@ export class JobList {
       evicted: "No waiting or running job was evicted.", failed: "No jobs have failed."}[this.kind];
   }
 
-  fill(row, job, index) {
-    const texts = this[OVER.has(this.kind) ? "overTexts" : this.kind === "running" ? "runningTexts" : this.kind === "evicted" ? "evictedTexts" : "waitingTexts"](job, index);
+  fill(row, job) {
+    const texts = this[OVER.has(this.kind) ? "overTexts" : this.kind === "running" ? "runningTexts" : this.kind === "evicted" ? "evictedTexts" : "waitingTexts"](job);
     CLASSES.forEach((name, i) => { if (i !== NAME) put(row.children[i], texts[i]); });
     row.children[GPUS].dataset.unit = job.gpus === 1 ? " GPU" : " GPUs"; // shown on phones, without the heads
     const [link, chip] = row.children[NAME].children, state = stateOf(job);
@@ -162,8 +163,8 @@ export class JobList {
     row.dataset.state = state;
   }
 
-  waitingTexts(job, index) {
-    const {app} = this, now = app.time, present = app.live && app.at === null, place = present ? this.reasons.places.get(job.id) : index;
+  waitingTexts(job) {
+    const {app} = this, now = app.time, present = app.live && app.at === null, place = present ? this.reasons.places.get(job.id) : undefined;
     const texts = [place === undefined ? "" : count(place + 1), "", job.user, count(job.gpus)];
     if (present) {
       const known = this.reasons.of(job.id);

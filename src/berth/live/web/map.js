@@ -246,7 +246,7 @@ export class ClusterMap {
 }
 
 // The colour of each running job: it keeps the one that it was given first, in this tab, also after a reload. A new job
-// is given one that no other has, if there is one, and of those the one most unlike the colours beside it.
+// is given one that no other has, if there is one, and of those one that is unlike the colours beside it, and all others.
 const KEPT = "berth.colours", MOST_KEPT = 2000;
 const given = new Map(Object.entries(JSON.parse(sessionStorage.getItem(KEPT) || "{}"))); // by id
 let saving = 0;
@@ -268,15 +268,17 @@ function coloursOf(state, many) {
   return found;
 }
 
-// The colour that the fewest jobs have and that is farthest from its neighbours'; of equal ones the first after `start`.
-function farthest(start, used, near) {
-  const many = used.length, least = Math.min(...used);
+// The colour that the fewest jobs have and that is farthest from its neighbours' (a third of the wheel is enough) and
+// from those of all other jobs, which count half; of equal ones the first after `start`.
+export function farthest(start, used, near) {
+  const many = used.length, hues = many / 2, least = Math.min(...used), taken = [];
+  used.forEach((jobs, colour) => { if (jobs) taken.push(colour); });
+  const nearest = (colour, others) => others.reduce((found, other) => Math.min(found, unlike(colour, other, hues)), hues);
   let best = start, most = -1;
   for (let i = 0; i < many; i++) {
     const colour = (start + i) % many;
     if (used[colour] > least) continue;
-    let distance = many;
-    for (const other of near) distance = Math.min(distance, unlike(colour, other, many / 2));
+    const distance = Math.min(hues / 3, nearest(colour, near)) + nearest(colour, taken) / 2;
     if (distance > most) { most = distance; best = colour; }
   }
   return best;

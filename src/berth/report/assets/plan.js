@@ -20,7 +20,7 @@ const named = (axis, value) => axis.names ? axis.names[value - 1] : WRITE[axis.u
 function ticksOf(axis, from, to, most) {
   const ticks = [];
   if (axis.at) return axis.at.filter((at) => at >= from && at <= to);
-  if (axis.log) {
+  if (axis.log && to / from > 3) { // else decades have too few marks, and equal steps look almost equal
     const decades = Math.log10(to / from), marks = decades > 3 ? [1] : decades > 1.2 ? [1, 2, 5] : [1, 1.5, 2, 3, 4, 5, 7];
     for (let power = Math.floor(Math.log10(from)); power <= Math.log10(to); power++)
       for (const mark of marks) { const at = mark * 10 ** power; if (at >= from && at <= to) ticks.push(at); }
