@@ -149,7 +149,9 @@ def test_every_verb_from_the_command_line(up, tmp_path):
     )["job"]
     until(lambda: live.state_of(blocker) == "running")
     waiting = live.json("submit", "--gpus", "4", "--id", "mine", "--", "true")["job"]
-    assert "fewer than 4 devices are free" in " ".join(live.berth("why", waiting).stdout.split())
+    assert "It needs 4 devices in one rack; none is free" in " ".join(
+        live.berth("why", waiting).stdout.split()
+    )
     reported = live.json("why", waiting)
     assert (reported["position"], reported["summary"]) == (1, "0 of the 4 devices it needs are free")
     assert "mine" in live.berth("queue").stdout

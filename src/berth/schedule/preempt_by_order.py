@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from berth.native.kernels import indirect, inlined, kernel
@@ -12,8 +10,7 @@ from berth.schedule.asking import next_to_consider
 from berth.schedule.claims import reclaim, return_devices, still_free
 from berth.schedule.placement import exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
-from berth.schedule.progress import advance_progress
-from berth.schedule.queue import dequeue_at, precedes, set_bound, set_order, smallest_demand, sort_rows
+from berth.schedule.queue import dequeue_at, precedes, smallest_demand
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World
 from berth.schedule.reservation import close_reservation, may_use_reserved, open_reservation, set_mask
@@ -26,6 +23,7 @@ from berth.schedule.start_waiting import (
     reserve_from_job,
     start_reason,
 )
+from berth.schedule.threatened import find_threatened, rank_next
 
 
 @indirect
@@ -38,16 +36,16 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     running jobs that nothing threatens.
     """
     jobs, waiting, state = world.jobs, world.waiting, world.state[0]
-    ranked, wake, young = long_running(world, rank_threatened(world, hooks, now), now)
-    total, first = len(ranked), jobs[waiting[state.queue_start]].priority
-    # ranked[offered:] have returned their devices; ranked[settled:] have not taken them again yet
-    offered, settled = total, total
-    evicted, count = np.empty(total, np.int64), 0
+    total, wake, young = find_threatened(world, hooks, now)
+    ranked, evicted, first = np.empty(total, np.int32), np.empty(total, np.int64), top_priority(world)
+    # ranked[known:] are known, ranked[offered:] have returned their devices; ranked[settled:] have not taken them again
+    known, offered, settled, count = total, total, total, 0
     i = level = considered = state.queue_start  # rows of the same priority begin at `level`
     state.search_epoch += 1
     begin_choices(world, now)
     begin_walk(world)
     while i < state.queue_stop:
+        known = rank_up_to(world, hooks, ranked, known, offered - 1 if offered == settled else total, now)
         every = threatens(world, waiting[i], ranked, offered, settled)
         if not every and state.free + state.masked < smallest_demand(world):
             break
@@ -72,7 +70,9 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         device_type, tier, group = find_or_choose(world, row, allowed_tier, opens, now)
         # once a job has taken its devices again no other returns its own: it would be asked twice
         if device_type < 0 and offered == settled:
-            device_type, tier, group, offered = find_by_offers(world, row, ranked, offered, opens)
+            device_type, tier, group, known, offered = find_by_offers(
+                world, hooks, row, ranked, known, offered, opens, now
+            )
             settled = offered
         started = device_type >= 0
         if started:
@@ -87,9 +87,14 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
             wake = min(wake, jobs[row].asked_until_s)
     count = settle_all(world, ranked[settled:], evicted, count)
     explain_waits(world, i)  # only now is it known what stays free
-    for k in range(count):
-        requeue(world, hooks, evicted[k], now, ReasonCode.OUTRANKED)
+    requeue_all(world, hooks, evicted[:count], now)
     return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
+
+
+@inlined
+def top_priority(world: World) -> int:
+    """The priority of the first waiting job."""
+    return int(world.jobs[world.waiting[world.state[0].queue_start]].priority)
 
 
 @kernel
@@ -105,18 +110,30 @@ def find_or_choose(
 
 @kernel
 def find_by_offers(
-    world: World, row: int, ranked: Array, offered: int, open_: bool
-) -> tuple[int, int, int, int]:
-    """(device type, tier, group, offered): a place for a job, once running jobs that go after it return theirs."""
+    world: World, hooks: Hooks, row: int, ranked: Array, known: int, offered: int, open_: bool, now: float
+) -> tuple[int, int, int, int, int]:
+    """(device type, tier, group, known, offered): a place for a job, once running jobs after it return theirs."""
     state, job = world.state[0], world.jobs[row]
     device_type, tier, group = -1, -1, -1
-    while device_type < 0 and threatens(world, row, ranked, offered, offered):
+    while device_type < 0:
+        known = rank_up_to(world, hooks, ranked, known, offered - 1, now)
+        if not threatens(world, row, ranked, offered, offered):
+            break
         offered -= 1
         offer_devices(world, ranked[offered], open_)
         if state.free >= job.gpus:
             state.search_epoch += 1  # a search that failed before may succeed now
             device_type, tier, group = find_place_for(world, row, job.asked_tier, open_)
-    return device_type, tier, group, offered
+    return device_type, tier, group, known, offered
+
+
+@inlined
+def rank_up_to(world: World, hooks: Hooks, ranked: Array, known: int, wanted: int, now: float) -> int:
+    """Makes ranked[wanted:] known; returns from where on it is."""
+    while known > max(0, wanted):
+        known -= 1
+        ranked[known] = rank_next(world, hooks, now)
+    return known
 
 
 @kernel
@@ -135,64 +152,6 @@ def threatens(world: World, row: int, ranked: Array, offered: int, settled: int)
     return may_offer and precedes(world.jobs[row], world.jobs[ranked[offered - 1]])
 
 
-@kernel
-def rank_threatened(world: World, hooks: Hooks, now: float) -> Array:
-    """The running jobs that the first waiting job may displace, in order.
-
-    While their order only improves, jobs that went before it at the last look still do.
-    """
-    state, jobs, bounded = world.state[0], world.jobs, world.bound[0].valid
-    top = jobs[world.waiting[state.queue_start]]
-    rows, indices = np.empty(state.running, np.int32), np.empty(state.running, np.int32)
-    count, last = 0, -1
-    for i in range(state.running):
-        row = world.running[i]
-        job = jobs[row]
-        ahead = job.priority > top.priority
-        if bounded and (ahead or (job.priority == top.priority and job.order_key < top.order_key)):
-            if last < 0 or precedes(jobs[last], job):
-                last = row
-            continue
-        advance_progress(job, now)
-        set_order(world, hooks, row, now)
-        rows[count], indices[count] = row, i
-        count += 1
-    threatened = rows[:count]
-    sort_rows(jobs, threatened)
-    for i in range(count):  # nearly in order for the next time
-        world.running[indices[i]] = rows[i]
-        jobs[rows[i]].running_index = indices[i]
-    if count > 0 and (last < 0 or precedes(jobs[last], jobs[threatened[count - 1]])):
-        last = threatened[count - 1]
-    set_bound(world, last)
-    return threatened
-
-
-@kernel
-def long_running(world: World, rows: Array, now: float) -> tuple[Array, float, bool]:
-    """Those of the rows, in order, that may be evicted now; when the next of the others may; whether some are young.
-
-    Not what this pass has just started, nor jobs that have not worked for `min_run_s` yet, unless a job of a higher
-    priority waits: young jobs give way to such only.
-    """
-    jobs, min_run_s = world.jobs, world.rules[0].min_run_s
-    priority = jobs[world.waiting[world.state[0].queue_start]].priority
-    count, wake, young = 0, math.inf, False
-    for row in rows:
-        job = jobs[row]
-        if not job.preemptible or job.started_s >= now:
-            continue
-        until_s = max(job.started_s, job.restored_at_s) + min_run_s
-        if min_run_s > 0.0 and until_s > now:
-            wake = min(wake, until_s)
-            if job.priority >= priority:
-                continue
-            young = True
-        rows[count] = row
-        count += 1
-    return rows[:count], wake, young
-
-
 @inlined
 def offer_devices(world: World, row: int, open_: bool) -> None:
     """Lets a running job return its devices for the moment; they are reserved if its group is, unless that is open."""
@@ -209,6 +168,13 @@ def settle_all(world: World, rows: Array, evicted: Array, count: int) -> int:
     for row in rows:
         count = settle(world, row, evicted, count)
     return count
+
+
+@kernel
+def requeue_all(world: World, hooks: Hooks, rows: Array, now: float) -> None:
+    """Puts evicted jobs into the queue."""
+    for row in rows:
+        requeue(world, hooks, row, now, ReasonCode.OUTRANKED)
 
 
 @kernel

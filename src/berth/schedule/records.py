@@ -441,6 +441,8 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("reserved_until_s", "f8"),  # when that job is expected to start there
         ("reserved_spare", "i8"),  # devices of the group that it will not need then
         ("reserved_below", "i8"),  # the group is reserved from jobs of a priority below this
+        ("threatened", "i8"),  # entries of `World.threatened`,
+        ("all_asked", "i8"),  # which are in order, last ones last, rather than a heap
         ("ranked", "i8"),  # jobs in `World.victims`; -1: they are to be found again
         ("ranked_priority", "i8"),  # no job in it has a higher one,
         ("ranked_types", "i8"),  # and all hold devices of one of these types, one bit each
@@ -475,6 +477,18 @@ STATE = np.dtype(  # counters and cursors of the pass
             "choice_wake_s",
             "f8",
         ),  # when a job of this pass that waits for a better shape gives up, if nothing happens
+    ],
+    align=True,
+)
+
+THREATENED = np.dtype(  # a running job that a waiting one may displace: see threatened.py
+    [
+        ("order_key", "f8"),  # of now if the policy was asked, else of the last look
+        ("row", "i4"),
+        ("priority", "i4"),
+        ("running_index", "i4"),
+        ("evictable", "i2"),
+        ("asked", "i2"),
     ],
     align=True,
 )
@@ -555,6 +569,7 @@ class World(NamedTuple):
         Array  # rows of all jobs that run on several machines, where policies move those; some may no longer
     )
     victims: Array  # rows of running jobs that may be evicted for gain, in the order in which they would be
+    threatened: Array  # THREATENED: running jobs that waiting ones may displace by order
     decisions: Array  # DECISION, in the order taken
     params: Array  # PARAMS, one record
     rules: Array  # RULES, one record

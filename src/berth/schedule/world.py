@@ -27,6 +27,7 @@ from berth.schedule.records import (
     RACK,
     SEGMENT,
     STATE,
+    THREATENED,
     USER,
     WAIT_STATS,
     Array,
@@ -95,10 +96,10 @@ def new_world(
     places["spare"] = np.arange(len(places))
     quota_rows = np.zeros(max(1, len(quotas)), QUOTA)
     quota_rows["allowed"][: len(quotas)], quota_rows["closed"] = quotas, -1
-    rules = rules_record(policy.rules(), eviction_s, eviction_large_s)
-    kind = type(policy)
-    rules["has_tie_break"] = kind.tie_break is not Policy.tie_break
-    rules["has_update"] = kind.update is not Policy.update
+    asked = policy.rules()
+    rules, kind = rules_record(asked, eviction_s, eviction_large_s), type(policy)
+    rules["has_tie_break"] = asked.keeps_state and kind.tie_break is not Policy.tie_break
+    rules["has_update"] = asked.keeps_state and kind.update is not Policy.update
     rules["static_gain"] = kind.gain is Policy.gain
     rules["uses_cluster"], rules["ranks_by_cluster"] = uses_cluster(kind), ranks_by_cluster(kind)
     state = np.zeros(1, STATE)
@@ -133,6 +134,7 @@ def new_world(
         ending=np.zeros(len(jobs) + 2 * devices + 2, np.int32),
         apart=np.zeros(len(jobs) + 2 * devices + 2, np.int32),
         victims=np.zeros(2 * devices + 2, np.int32),
+        threatened=np.zeros(2 * devices + 3, THREATENED),
         decisions=np.zeros(4 * devices + len(jobs) + 4, DECISION),
         params=policy.constants(),
         rules=rules,

@@ -260,10 +260,9 @@ def _results(cells: Sequence[Cell], workers: int) -> Iterable[Row]:
             for future in as_completed(futures):
                 yield future.result()
         except BaseException:  # Ctrl-C must not wait for the cells that are being played
-            pool.shutdown(wait=False, cancel_futures=True)
             for process in active_children():
                 process.terminate()
-            raise
+            raise  # the pool waits for its own thread, which would fail at the end of the process
 
 
 @contextmanager

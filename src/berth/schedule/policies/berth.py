@@ -102,6 +102,7 @@ class Berth(Policy):
                 order=StaticOrder(),
                 preempt=PreemptByOrder(monotone_order=True, min_run_s=self.min_run),
                 wake_running=True,
+                keeps_state=False,
                 relax_locality=self.share > 0,
                 migrate=Migrate(gain=self.move_up),
                 defragment=Defragment(gain=self.defragment, farther=True),
