@@ -103,7 +103,9 @@ class TrainOptions:
             if value is not None and not (isinstance(value, int | float) and 0 < value < float("inf")):
                 raise InputError(f"{name} must be a number above 0, got {value}")
             if value is not None and value > _LARGEST_RATE:
-                raise InputError(f"{name} must be at most {_LARGEST_RATE:.4g}, the largest float32, got {value}")
+                raise InputError(
+                    f"{name} must be at most {_LARGEST_RATE:.4g}, the largest float32, got {value}"
+                )
         if self.lr is not None and "lr" in self.dense_options:
             raise InputError("lr is given twice", hint="give it once: lr, or lr of the options")
         if self.schedule_options and self.schedule is None:
