@@ -43,7 +43,7 @@ class InputError(BerthError, ValueError):
 
 
 class DivergedError(InputError):
-    """A loss or dense weights that became NaN or infinite."""
+    """A loss, dense weights or rows that became NaN or infinite."""
 
 
 class QuantityError(InputError):

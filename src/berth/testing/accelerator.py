@@ -190,7 +190,8 @@ def register(speed: float | None = None, memory_bytes: int | None = None) -> Sta
             own.impl(name, partial(_fallback, operation), "PrivateUse1")
         _registered.extend((everything, own))
         atexit.register(wait_for_threads)
-        _check_threads()
+        if not getattr(torch.__spec__, "_initializing", False):
+            _check_threads()  # from an entry point of torch: it imports, so none have started
         _DEVICE = StandIn()
     _DEVICE.speed = speed
     limit = _stated(MEMORY, "0")

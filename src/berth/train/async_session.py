@@ -238,6 +238,8 @@ class AsyncSession(DistributedSession):
 
     def _finish_main(self, position: RunPosition, preempted: bool) -> None:
         """Evaluate and save the end of the run: also if a checkpoint of this step was taken with tickets in flight."""
+        if isinstance(self.store, GeoStore):
+            self.store.drop_copies()
         self._evaluate_end(preempted)
         if self._writer is not None and self._position not in (None, position):
             self.save()

@@ -21,6 +21,7 @@ Tables = Literal[
 ]  # where tables are: on servers, or in the memory of the workers that use them
 
 _MICRO_BATCHES = 4
+_LARGEST_RATE = 3.4028234663852886e38
 _LEAST = {  # of options that are whole numbers, where they are given
     **dict.fromkeys(("batch", "day_every", "workers", "threads", "stages", "micro_batches"), 1),
     **dict.fromkeys(("geo_every", "eval_every", "patience"), 1),
@@ -101,6 +102,10 @@ class TrainOptions:
             value = getattr(self, name)
             if value is not None and not (isinstance(value, int | float) and 0 < value < float("inf")):
                 raise InputError(f"{name} must be a number above 0, got {value}")
+            if value is not None and value > _LARGEST_RATE:
+                raise InputError(
+                    f"{name} must be at most {_LARGEST_RATE:.4g}, the largest float32, got {value}"
+                )
         if self.lr is not None and "lr" in self.dense_options:
             raise InputError("lr is given twice", hint="give it once: lr, or lr of the options")
         if self.schedule_options and self.schedule is None:

@@ -84,15 +84,22 @@ def rank_from_environment(environment: Mapping[str, str] | None = None) -> RankI
         port = _number(variables, "MASTER_PORT") if "MASTER_PORT" in variables else 0
         return _checked(RankInfo(rank, world_size, variables.get("MASTER_ADDR", "127.0.0.1"), port))
     if "SLURM_PROCID" in variables and _number(variables, "SLURM_NTASKS", 1) > 1:
-        host = first_host(
-            variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "127.0.0.1")
-        )
+        host = variables.get("MASTER_ADDR") or _slurm_host(variables)
         job = _number(variables, "SLURM_JOB_ID", 0)
         port = _number(variables, "MASTER_PORT", _SLURM_PORT + job % 10_000)
         return _checked(
             RankInfo(_number(variables, "SLURM_PROCID"), _number(variables, "SLURM_NTASKS"), host, port)
         )
     return None
+
+
+def _slurm_host(variables: Mapping[str, str]) -> str:
+    """Return where the tasks of a step meet: on its first node, whose name need not resolve if it is the only one."""
+    if (variables.get("SLURM_STEP_NUM_NODES") or variables.get("SLURM_JOB_NUM_NODES")) == "1":
+        return "127.0.0.1"
+    return first_host(
+        variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "127.0.0.1")
+    )
 
 
 def first_host(nodes: str) -> str:

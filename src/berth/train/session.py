@@ -24,6 +24,7 @@ from berth.train.callbacks import as_callbacks, notify_all
 from berth.train.checkpoint import CheckpointStore, Manifest, Snapshot, Writer
 from berth.train.checkpoint.dense import dense_state, load_dense, weights_of
 from berth.train.checkpoint.inspect import no_usable_checkpoint
+from berth.train.checkpoint.writer import last_good
 from berth.train.data import BatchSource, ClickStream, Share
 from berth.train.data.prefetch import Prefetcher
 from berth.train.device_rows import DeviceTables
@@ -355,10 +356,7 @@ class Session:
 
     @property
     def _last_good(self) -> str:
-        last = self._writer.last if self._writer is not None else None
-        return (
-            "there is no checkpoint" if last is None else f"the last good checkpoint is that of step {last:,}"
-        )
+        return last_good(self._writer.last if self._writer is not None else None)
 
     def statistics(self) -> Mapping[str, Any]:
         """Return rows, hit rate and bytes of the tables as they are now, those of all ranks."""

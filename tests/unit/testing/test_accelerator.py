@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,3 +54,38 @@ print("ended" if not thread.is_alive() else "runs")
 def test_at_exit_the_process_waits_for_threads_that_run():
     ended = subprocess.run([sys.executable, "-c", WAITS], capture_output=True, text=True, check=True)
     assert ended.stdout.strip() == "ended"
+
+
+VENDOR = """
+def start():
+    from berth.testing import accelerator
+    accelerator.NAME = "vendor"
+    accelerator.register()
+"""
+
+
+@pytest.fixture
+def vendor(tmp_path):
+    """An installed package that has a device, which torch finds by its entry point: the stand-in by another name."""
+    (tmp_path / "vendor.py").write_text(VENDOR)
+    facts = tmp_path / "vendor-1.0.dist-info"
+    facts.mkdir()
+    (facts / "METADATA").write_text("Metadata-Version: 2.1\nName: vendor\nVersion: 1.0\n")
+    (facts / "entry_points.txt").write_text("[torch.backends]\nvendor = vendor:start\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    return os.environ | {"PYTHONPATH": path, "BERTH_MATMUL": "torch"}
+
+
+@pytest.mark.slow
+def test_a_device_of_an_entry_point_of_torch_trains_as_any_vendors(vendor):
+    def train(device):
+        options = f"train ctrdnn-8 --batch 64 --steps 4 --workers 2 --servers 1 --json --device {device}"
+        command = [sys.executable, "-m", "berth", *options.split()]
+        return subprocess.run(command, env=vendor, capture_output=True, text=True, timeout=300, check=False)
+
+    expected, found = (json.loads(train(device).stdout) for device in ("cpu", "vendor"))
+    assert [one["device"] for one in found["workers"]] == ["vendor", "vendor"]
+    assert (found["step"], found["loss"]) == (4, expected["loss"])
+    refused = train("vendors")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == "error: --device vendors: there is no such device here\n  here: cpu, vendor\n"

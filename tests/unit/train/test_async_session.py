@@ -267,6 +267,19 @@ def test_held_out_data_is_evaluated_in_every_mode(small, monkeypatch, mode):
 
 
 @pytest.mark.slow
+def test_the_last_evaluation_of_geo_is_that_of_what_all_workers_learned():
+    """The local copies of rank 0 lack what the other worker has learned since it fetched them."""
+    trainer = Trainer(
+        "ctrdnn-8", workers=2, servers=1, mode="geo", geo_every=7, batch=64, rows_lr=0.2, eval_data=2000
+    )
+    found = trainer.fit(steps=60).evaluation
+    saved = trainer.evaluate(2000)
+    trainer.close()
+    assert (found.step, found.examples) == (60, 2000)
+    assert (found.loss, found.auc) == pytest.approx((saved.loss, saved.auc), rel=1e-6)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -14,9 +14,11 @@ from torch import nn
 from berth.errors import DivergedError, InputError
 from berth.train import ClickStream, Trainer, load_for_inference
 from berth.train.data import Share
+from berth.train.embedding import Embedding
 from berth.train.evaluate import HeldOut
 from berth.train.learner import click_loss
 from berth.train.options import Checkpoints
+from berth.train.tables import sgd
 
 
 def naive_auc(scores, labels):
@@ -170,6 +172,42 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
             Line, examples, batch=32, optimiser="sgd", lr=3e38, dense_options={"weight_decay": 1e30},
             checkpoints=Checkpoints(tmp_path, every=1),
         ).fit(steps=4)  # fmt: skip
+    assert not list(tmp_path.glob("step-*"))
+
+
+class Saturating(nn.Module):
+    """Its loss stays finite whatever its rows are."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = Embedding(4, optimiser=sgd(1e38), name="rows")
+        self.top = nn.Linear(4, 1)
+
+    def forward(self, inputs):
+        return self.top(torch.sigmoid(1000 * self.rows(inputs["slots"][:, 0, 0])))
+
+    def loss(self, output, labels):
+        return 1000 * click_loss(output, labels)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"memory": "8MiB"},
+        {"workers": 2, "servers": 2},
+        {"workers": 2, "servers": 1, "memory": "8MiB"},
+        {"workers": 2, "servers": 1, "mode": "async"},
+        {"workers": 2, "servers": 0, "tables": "resident"},
+    ],
+    ids=str,
+)
+def test_rows_that_are_not_finite_end_the_run_and_are_not_saved(tmp_path, options):
+    checkpoints = Checkpoints(tmp_path, every=2)
+    with pytest.raises(DivergedError, match=r"rows of table rows are not finite.*after step 2") as error:
+        Trainer(Saturating, batch=32, checkpoints=checkpoints, **options).fit(steps=6)
+    assert "there is no checkpoint; start again with lower learning rates" in error.value.hint
     assert not list(tmp_path.glob("step-*"))
 
 

@@ -33,6 +33,13 @@ SLURM = {
         ({"RANK": "0", "WORLD_SIZE": "1"}, RankInfo(0, 1)),
         (SLURM, RankInfo(2, 4, "gpu03", 29512)),
         ({**SLURM, "MASTER_PORT": "5000"}, RankInfo(2, 4, "gpu03", 5000)),
+        ({**SLURM, "MASTER_ADDR": "10.0.0.3"}, RankInfo(2, 4, "10.0.0.3", 29512)),
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "5"}, RankInfo(2, 4, "gpu03", 29512)),
+        (
+            {**SLURM, "SLURM_STEP_NUM_NODES": "1"},
+            RankInfo(2, 4, "127.0.0.1", 29512),
+        ),  # names need not resolve
+        ({**SLURM, "SLURM_JOB_NUM_NODES": "1"}, RankInfo(2, 4, "127.0.0.1", 29512)),
         ({**SLURM, **TORCHRUN}, RankInfo(1, 3, "node7", 29400)),
         ({**SLURM, "SLURM_NTASKS": "1"}, None),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -100,6 +101,27 @@ def test_models_of_the_zoo_and_your_own_predict_without_berth(tmp_path):
     print(predict_without_berth(*(tmp_path / str(number) for number in range(len(MODELS)))))
     for number, name in enumerate(MODELS):
         check_equal(tmp_path / str(number), inputs[name], name)
+
+
+@pytest.mark.slow
+def test_thirty_lines_without_berth_predict_for_known_keys(tmp_path):
+    program = ROOT / "examples" / "serve_short.py"
+    code = [line for line in program.read_text().splitlines() if line and not line.startswith('"""')]
+    assert len(code) <= 30
+    assert "import berth" not in program.read_text()
+    assert "from berth" not in program.read_text()
+    recipe = make_recipe("dcn-v2", batch=BATCH)
+    inputs = prepared(recipe.model, recipe.data, tmp_path, "dcn-v2")
+    known = {name: value[:30] for name, value in inputs.items()}  # the model has trained on them
+    np.savez(tmp_path / "known.npz", **known)
+    command = [sys.executable, "-P", str(program), str(tmp_path / "served"), str(tmp_path / "known.npz")]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900).stdout
+    output, latency = printed.splitlines()
+    with torch.no_grad():
+        expected = load_for_inference(tmp_path / "run", "dcn-v2")(known).numpy()
+    np.testing.assert_allclose(json.loads(output), expected, rtol=1e-6, atol=1e-6)
+    print(latency)
+    assert re.fullmatch(r"30 examples in \d+\.\d\d ms", latency)
 
 
 class Flattened(nn.Module):

@@ -152,7 +152,7 @@ def test_an_index_that_grows_takes_its_memory_from_the_rows(make):
     assert table.store.index.bytes == 512 * 12
     assert table.store.rows.top <= table.store.hot_limit(table.store.index.bytes) < before
     is_sound(table)
-    with pytest.raises(InputError, match=r"a budget of .* is too small for \d+ keys"):
+    with pytest.raises(InputError, match=r"a table's budget of .* is too small for [\d,]+ keys"):
         table.pull(np.arange(5000))
 
 

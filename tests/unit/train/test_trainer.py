@@ -196,6 +196,7 @@ def test_events_after_the_end_of_the_caller_are_dropped(tmp_path):
         ({"workers": "2"}, "workers must be a whole number, got '2'"),
         ({"scale": 2}, 'scale must be text such as "1/10", got 2'),
         ({"lr": "x"}, "lr must be a number above 0, got x"),
+        ({"rows_lr": 1e39}, r"rows_lr must be at most 3.403e\+38, the largest float32, got 1e\+39"),
     ],
     ids=str,
 )

@@ -2,7 +2,7 @@
 
 At the end of a step the state is copied (or, for tables larger than memory, written directly); a thread does the
 rest. Servers that can write to the folder write their own shards, and this process never has their rows. A failed
-checkpoint is reported, training continues, and the next checkpoint is a full one.
+checkpoint is reported, training continues, and the next checkpoint is a full one. Rows that are not finite end the run.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Any, Literal, Protocol, cast
 
 from numpy.typing import NDArray
 
+from berth.errors import DivergedError
 from berth.train.checkpoint.arrays import ArrayFile
+from berth.train.checkpoint.finite import NotFiniteError, check_rows
 from berth.train.checkpoint.manifest import NAME, Manifest, folder_of, publish, sync_folder
 from berth.train.checkpoint.store import CheckpointStore
 from berth.train.fault_points import fault_point
@@ -103,6 +105,8 @@ class Writer:
         self.protected: int | None = None  # a step that retention keeps
         self.completed: deque[int] = deque()  # steps of complete checkpoints, for the session to report
         self.failure: OSError | None = None
+        self._diverged: DivergedError | None = None
+        self._must_be_full = False  # the changes since the last checkpoint were not saved
         self._unexpected_error: Exception | None = None
 
     def resumed(self, chain: list[Manifest]) -> None:
@@ -130,19 +134,22 @@ class Writer:
         full = (
             twice
             or self._last is None
-            or self.failure is not None
+            or self._must_be_full
             or self._deltas >= self._full_every - 1
             or len({chain[-1] for chain in self._checkpoint_store.chains()}) < _BASES
         )
         pending = PendingCheckpoint(
             snapshot, None if full else self._last, self._unused_suffix(snapshot.step) if twice else ""
         )
-        self.failure = None
+        self.failure, self._must_be_full = None, False
         try:
             self._save_tables(pending, store, full=full)
         except OSError as error:
             self._fail(pending, error)
             return
+        except NotFiniteError as error:
+            self._end(pending, error)
+        self._raise_diverged()
         fault_point("checkpoint: snapshot taken")
         self._thread = threading.Thread(target=self._write, args=(pending,), name="berth-checkpoint")
         self._thread.start()
@@ -180,10 +187,11 @@ class Writer:
         return self._sharded
 
     def wait(self) -> None:
-        """Wait until the pending checkpoint is on disk or has failed."""
+        """Wait until the pending checkpoint is on disk or has failed; `DivergedError` if its rows are not finite."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+        self._raise_diverged()
         if self._unexpected_error is not None:
             raise self._unexpected_error
 
@@ -208,6 +216,8 @@ class Writer:
             self.completed.append(step)
         except OSError as error:
             self._fail(pending, error)
+        except NotFiniteError as error:
+            self._end(pending, error)
         except Exception as error:  # noqa: BLE001 - a bug: raised again where it is seen
             self._unexpected_error = error
 
@@ -240,6 +250,7 @@ class Writer:
                 if table not in files:
                     pending.tables[table] = [f"table-{len(files)}{pending.suffix}.bin"]
                     files[table] = ArrayFile(folder / pending.tables[table][0])
+                check_rows(table, state, pending.snapshot.run["tables"][table]["dim"])
                 files[table].write(arrays_of(state), {"table": table})
             for table, file in files.items():
                 pending.parts[pending.tables[table][0]] = file.finish()
@@ -258,14 +269,39 @@ class Writer:
 
     def _fail(self, pending: PendingCheckpoint, error: OSError) -> None:
         self.failure, step = error, pending.snapshot.step
-        if not pending.suffix:
-            shutil.rmtree(folder_of(self._checkpoint_store.root, step), ignore_errors=True)
+        self._discard(pending)
         previous = (
             f"the latest is that of step {self._last:,}"
             if self._last is not None
             else "there is no earlier one"
         )
         self._notify(f"checkpoint of step {step:,} could not be written: {error.strerror}; {previous}")
+
+    def _raise_diverged(self) -> None:
+        """Raise the error once, outside of handlers: a generator of rows in a traceback would keep tables locked."""
+        diverged, self._diverged = self._diverged, None
+        if diverged is not None:
+            raise diverged
+
+    def _end(self, pending: PendingCheckpoint, error: NotFiniteError) -> None:
+        """Let the next call of `wait` end the run."""
+        self._discard(pending)
+        self._diverged = DivergedError(
+            f"{error}, after step {pending.snapshot.step:,}",
+            where=str(self._checkpoint_store.root),
+            hint=f"{last_good(self._last)}; start again with lower learning rates",
+        )
+
+    def _discard(self, pending: PendingCheckpoint) -> None:
+        self._must_be_full = True
+        if not pending.suffix:
+            folder = folder_of(self._checkpoint_store.root, pending.snapshot.step)
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def last_good(step: int | None) -> str:
+    """Return what is left after an error."""
+    return "there is no checkpoint" if step is None else f"the last good checkpoint is that of step {step:,}"
 
 
 def _check_complete(pending: PendingCheckpoint) -> None:

@@ -171,10 +171,14 @@ class GeoStore(WithoutPeers):
     def load(self, table: str, state: State) -> None:
         """Load rows on the servers and drop the local copies."""
         self.remote.load(table, state)
-        local = self._local_table(table)
-        for rows in (local.mine, local.server_copy):
-            rows.delete(rows.store.index.entries()[0])
-        local.touched = []
+        _drop_rows(self._local_table(table))
+
+    def drop_copies(self) -> None:
+        """Exchange, then drop the local copies of rows: they are fetched again, as other workers have left them."""
+        self.exchange()
+        for name, local in self._local.items():
+            if name != DENSE_TABLE:
+                _drop_rows(local)
 
     def statistics(self) -> Mapping[str, Any]:
         """Return the statistics of the servers."""
@@ -218,6 +222,12 @@ def connect(addresses: Sequence[Address], secret: Secret, *, every: int = 10, **
     """Return the store for the mode in which the servers run."""
     remote = RemoteStore(addresses, secret, **config)
     return GeoStore(remote, every) if remote.mode == "geo" else remote
+
+
+def _drop_rows(local: LocalCopy) -> None:
+    for rows in (local.mine, local.server_copy):
+        rows.delete(rows.store.index.entries()[0])
+    local.touched = []
 
 
 def _set_records(local: LocalCopy, keys: Signed, records: Floats) -> None:

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from berth.train.checkpoint.finite import NotFiniteError
+
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.5
 
@@ -57,12 +59,15 @@ def raise_first(errors: Sequence[Any]) -> None:
 def wait_until_saved(statuses: Callable[[], Iterable[Mapping[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Ask, with growing pauses, for the `ShardSave.status` of every writer until all are done.
 
-    Returns hash and size of each file; raises the first error.
+    Returns hash and size of each file; raises the first error, and `NotFiniteError` if rows are not finite.
     """
     pause_s = _FIRST_PAUSE_S
     while True:
         found = list(statuses())
         raise_first([status["error"] for status in found])
+        for status in found:
+            if status.get("not_finite") is not None:
+                raise NotFiniteError(status["not_finite"])
         if all(status["done"] for status in found):
             return {name: facts for status in found for name, facts in status["files"].items()}
         time.sleep(pause_s)

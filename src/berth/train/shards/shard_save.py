@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from berth.errors import WireError
 from berth.train.checkpoint.arrays import ArrayFile
+from berth.train.checkpoint.finite import NotFiniteError, check_rows
 from berth.train.fault_points import fault_point
 from berth.train.sparse import TableSpec
 from berth.train.tables import State, arrays_of
@@ -50,23 +51,24 @@ class ShardSave:
             raise WireError(f"invalid request to save: {error!r}") from error
         self._files: dict[str, dict[str, Any]] = {}
         self._error: OSError | None = None
+        self._not_finite: str | None = None
         self._cancelled = Event()
         with ExitStack() as opened:
-            self._work: list[tuple[ArrayFile, str, Iterable[State]]] = []
+            self._work: list[tuple[ArrayFile, TableSpec, Iterable[State]]] = []
             for number, name in names.items():
                 states: Iterable[State] = shard.parts(number, changed_only=changed_only)
                 file = opened.enter_context(ArrayFile(folder / name))
-                self._work.append((file, shard.specs[number].name, states if self.streamed else list(states)))
+                self._work.append((file, shard.specs[number], states if self.streamed else list(states)))
             self._opened = opened.pop_all()
         self._done = done
         self._thread = Thread(target=self._write, name="berth-shard-save", daemon=True)
         self._thread.start()
 
     def status(self) -> dict[str, Any]:
-        """Return whether the files are on disk, their hashes, and the error if there was one."""
+        """Return whether the files are on disk, their hashes, and the error or the rows that prevented it."""
         done = not self._thread.is_alive()  # read first: an error is set before the thread ends
         error = None if self._error is None else [self._error.errno, self._error.strerror]
-        return {"done": done, "files": dict(self._files), "error": error}
+        return {"done": done, "files": dict(self._files), "error": error, "not_finite": self._not_finite}
 
     def cancel(self) -> None:
         """Stop writing; returns when the thread has ended."""
@@ -76,15 +78,18 @@ class ShardSave:
     def _write(self) -> None:
         try:
             with self._opened:
-                for file, table, states in self._work:
+                for file, spec, states in self._work:
                     for state in states:
                         if self._cancelled.is_set():
                             raise InterruptedError(os.strerror(4))
-                        file.write(arrays_of(state), {"table": table})
+                        check_rows(spec.name, state, spec.dim)
+                        file.write(arrays_of(state), {"table": spec.name})
                     self._files[file.path.name] = file.finish()
                     fault_point("server: shard written")
         except OSError as error:
             self._error = error if error.errno else OSError(4, "the save was cancelled")
+        except NotFiniteError as error:
+            self._not_finite = str(error)
         except Exception as error:  # noqa: BLE001 - a bug must not pass for a complete save
             traceback.print_exc()
             self._error = OSError(errno.EIO, f"internal server error: {type(error).__name__}: {error}")

@@ -86,7 +86,8 @@ class TieredStore(Store):
         if left < MIN_HOT_ROWS * self._place_bytes:
             needed = self.memory_bytes - left + MIN_HOT_ROWS * self._place_bytes
             raise InputError(
-                f"a budget of {format_bytes(self.memory_bytes)} of a table is too small for {self.index.count} keys",
+                f"a table's budget of {format_bytes(self.memory_bytes)} is too small"
+                + (f" for {self.index.count:,} keys" if self.index.count else ", even without keys"),
                 hint=f"it needs at least {format_bytes(needed)}: use a larger --memory, which all tables share, or more"
                 " servers",
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from berth.errors import DivergedError
 from berth.train.checkpoint import CheckpointStore, Snapshot, Writer
 from berth.train.checkpoint.inspect import load_table
 from berth.train.checkpoint.manifest import Manifest, publish
@@ -38,6 +39,11 @@ def learn(store, first: int, step: int) -> None:
 
 def snapshot(step: int) -> Snapshot:
     return Snapshot(step, {"weights": np.arange(3.0)}, {}, RUN, {}, {})
+
+
+def save_now(writer, snapshot: Snapshot, store) -> None:
+    writer.save(snapshot, store)
+    writer.wait()
 
 
 def rows(store) -> tuple[bytes, bytes]:
@@ -120,6 +126,38 @@ def test_workers_go_on_while_shards_are_written(tmp_path, monkeypatch):
         store.close()
     saved = load_table(folder, folder.chain(1), SPEC).save()
     assert (saved.keys.tobytes(), saved.records.tobytes()) == before
+    folder.release()
+
+
+@pytest.mark.parametrize("where", ["local", "streamed", "servers", "collected"])
+def test_rows_that_are_not_finite_are_not_saved_and_the_last_good_checkpoint_is_named(
+    tmp_path, monkeypatch, where
+):
+    secret, folder = Secret.random(), CheckpointStore(tmp_path / "run")
+    folder.claim()
+    if where == "collected":
+        monkeypatch.setattr(RemoteStore, "unwritable_by", lambda store, folder: "no common disk")
+    with in_process_servers(2, secret) as servers:
+        is_local = where in ("local", "streamed")
+        store = LocalStore() if is_local else RemoteStore([server.address for server in servers], secret)
+        store.open([SPEC])
+        learn(store, 0, 0)
+        writer = Writer(folder, streamed=where == "streamed")
+        writer.save(snapshot(1), store)
+        writer.wait()
+        saved = (folder.root / "step-000000000001" / "manifest.json").read_bytes()
+        store.pull("rows", np.array([7], np.uint64))
+        store.push("rows", np.array([7], np.uint64), np.full((1, 4), np.nan, np.float32))
+        store.end_step(1)
+        what = r"rows of table rows are not finite, .* key 7, after step 2"
+        with pytest.raises(DivergedError, match=what) as error:
+            save_now(writer, snapshot(2), store)
+        assert "the last good checkpoint is that of step 1; start again with lower" in error.value.hint
+        writer.wait()  # it is raised once, so that all can be closed
+        store.close()
+    assert folder.steps() == [1]
+    assert (folder.root / "step-000000000001" / "manifest.json").read_bytes() == saved
+    assert [path.name for path in folder.root.glob("step-*")] == ["step-000000000001"]
     folder.release()
 
 
