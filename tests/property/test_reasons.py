@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from berth.simulate.run import simulate
 from berth.testing.builders import cluster, jobs
+from berth.testing.scenario import Scenario
 from berth.testing.strategies import scenarios
 from berth.testing.validate import ReasonValidator
 
@@ -49,3 +50,10 @@ def test_who_is_passed_by_others_starts_no_later_than_was_promised(scenario):
     validator = all_reasons_are_true(scenario)
     for row, until in validator.promised.items():
         assert validator.run.records[row]["first_start_s"] <= until + 1e-6, scenario.command()
+
+
+def test_room_that_is_reserved_for_the_job_itself_is_room():
+    rows = [(0.0, 1, 10.0), (0.0, 1, 10.0), (0.0, 1, 10.0), (0.0, 1, 1.0), (0.0, 1, 201.0), (0.0, 4, 202.0)]
+    waits = (0.0, 8, 1.0)  # at 201 s eight devices are free, four of them in the group that is reserved for it
+    one = Scenario(cluster=[[[1, 1, 6], [4]]], jobs=(*rows, waits), policy="look-ahead", network="off")
+    all_reasons_are_true(one)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import start_job
@@ -275,7 +274,7 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
         enough = has_devices(world.groups[top, 0].free, world.shapes[job.shape].need)
         close_reservation(world, reserved, row, False)
         job.reason = ReasonCode.TOO_SPREAD if enough else ReasonCode.NO_ROOM
-    elif most_free_accepted(world, job) >= job.gpus or (reserved and fits_with_reserved(world, row, top)):
+    elif most_free_for(world, row) >= job.gpus or (reserved and fits_with_reserved(world, row, top)):
         job.reason = ReasonCode.TOO_SPREAD
     else:
         job.reason = ReasonCode.NO_ROOM
@@ -314,11 +313,14 @@ def free_with_reserved(world: World, device_type: int, tier: int) -> int:
     return best
 
 
-@inlined
-def most_free_accepted(world: World, job: Any) -> int:
-    """Free devices of the accepted type that has most."""
+@kernel
+def most_free_for(world: World, row: int) -> int:
+    """Free devices of the accepted type that has most, with those that are reserved for this job."""
+    job, own = world.jobs[row], world.state[0].reserved_for == row
+    open_reservation(world, own)
     free, most = world.groups[world.groups.shape[0] - 1, 0].free, 0
     for device_type in range(world.state[0].device_types):
         if accepts_device_type(job, device_type):
             most = max(most, free[device_type])
+    close_reservation(world, own, row, False)
     return most
