@@ -148,9 +148,9 @@ def simulate(
             whole=whole,
             explained=watch is not None,
         )
-        started = time.process_time()
+        started = time.thread_time()  # other simulations may run in other threads
         livelock = engine.run(progress, watch)
-        return engine.result(name or type(policy).__name__.lower(), livelock, time.process_time() - started)
+        return engine.result(name or type(policy).__name__.lower(), livelock, time.thread_time() - started)
 
 
 class Engine:
