@@ -178,9 +178,8 @@ def main() -> int:
     started = time.process_time()
     run_all(few)
     loading.append(figure(ELSE, "loading the kernels", "CPU-s", [time.process_time() - started]))
-    return finish(
-        "simulate", [*speeds(trace, given.repeats), *others(trace, given.repeats), *loading], given.results
-    )
+    found = [*speeds(trace, given.repeats), *others(trace, given.repeats), *loading]
+    return finish("simulate", found, given.results)
 
 
 def run_all(trace: Trace) -> None:
