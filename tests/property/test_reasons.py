@@ -54,6 +54,6 @@ def test_who_is_passed_by_others_starts_no_later_than_was_promised(scenario):
 
 def test_room_that_is_reserved_for_the_job_itself_is_room():
     rows = [(0.0, 1, 10.0), (0.0, 1, 10.0), (0.0, 1, 10.0), (0.0, 1, 1.0), (0.0, 1, 201.0), (0.0, 4, 202.0)]
-    waits = (0.0, 8, 1.0)  # at 201 s eight devices are free, four of them in the group that is reserved for it
+    waits = (0.0, 8, 1.0)  # at 201 s eight are free, four of them in the group that is reserved for it
     one = Scenario(cluster=[[[1, 1, 6], [4]]], jobs=(*rows, waits), policy="look-ahead", network="off")
     all_reasons_are_true(one)

@@ -19,8 +19,9 @@ from berth.schedule.totals import update_totals
 _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
 # A job with alternatives counts as this many times the GPU-seconds of its most efficient shape. It can take devices
 # that others leave, and a gang can't: without it gangs wait longer than beside jobs of fixed shapes.
-_ALTERNATIVES_WEIGHT = 4.0
+_ALTERNATIVES_WEIGHT = 3.0
 _SHIFTS_PER_ROW = 8  # insertion sort gives up beyond this average
+_RUN = 8
 
 
 @inlined
@@ -227,9 +228,16 @@ def merge_rows(jobs: Array, rows: Array) -> None:
 
 @kernel
 def stable_order(keys: Array) -> Array:
-    """Indices of the keys, smallest first, equal ones in their order: a merge sort."""
-    count, width = len(keys), 1
+    """Indices of the keys, smallest first, equal ones in their order: runs sorted by insertion are merged."""
+    count, width = len(keys), _RUN
     source, target = np.arange(count), np.arange(count)
+    for start in range(0, count, width):
+        for i in range(start + 1, min(start + width, count)):
+            k = i - 1
+            while k >= start and keys[i] < keys[source[k]]:
+                source[k + 1] = source[k]
+                k -= 1
+            source[k + 1] = i
     while width < count:
         for start in range(0, count, 2 * width):
             left, middle = start, min(start + width, count)
