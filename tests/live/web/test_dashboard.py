@@ -578,6 +578,53 @@ def test_a_page_finds_its_controller_again_after_a_restart(berth: Berth, look: L
     look.complaints[:] = [one for one in look.complaints if "ERR_" not in one]
 
 
+def test_a_page_that_has_no_answer_goes_from_a_past_moment_to_now(berth: Berth, look: Looker) -> None:
+    first, next_ = berth.put("first", 16), berth.put("next", 16)
+    until(lambda: berth.state_of(first) == "running")
+    page = look.open(berth.address)
+    sees(page, ".queue .row .why", "needs 16 devices")
+    until(lambda: page.evaluate("id => berth.reasons.get(id)?.sentence ?? ''", next_))
+    page.evaluate("async () => { window.then = berth.clock; await berth.readPast(); }")
+    berth.ask("POST", f"jobs/{first}/cancel")
+    until(lambda: page.evaluate("id => berth.present.jobs[berth.present.byId.get(id)].state", next_) == 3)
+    assert page.evaluate("[...berth.reasons.keys()]") == []  # those of waiting jobs only
+    page.evaluate("async () => { await berth.readPast(); berth.look(window.then); }")
+    page.route("**/api/v1/jobs/**", lambda route: route.abort())
+    go(page, f"#/job/{next_}")
+    sees(page, ".pill", "queued")
+    sees(page, ".attempts", "It was not running.")
+    page.click("#live")
+    sees(page, ".pill", "running")
+    sees(page, ".attempts td", ":4")
+    assert text(page, ".reason") == "The controller does not answer: this is what the page had read before."
+    page.evaluate("berth.look(window.then)")
+    sees(page, ".pill", "queued")
+    go(page, "#/job/unknown")
+    sees(page, "main p", "this page has not read the job before")
+    page.unroute("**/api/v1/jobs/**")
+    go(page, f"#/job/{next_}")
+    page.evaluate("berth.look(null)")
+    sees(page, ".reason", "Why there:")
+    sees(page, ".events", "submitted")
+    look.complaints[:] = [one for one in look.complaints if "ERR_" not in one]
+
+
+@pytest.mark.parametrize(
+    "answer", ["{}", "<html>"], ids=["a history that can't be drawn", "an answer that is not JSON"]
+)
+def test_an_error_of_the_page_is_not_an_outage(answer: str, berth: Berth, look: Looker) -> None:
+    job = berth.put("any", 4)
+    page = look.open(berth.address)
+    page.route("**/history", lambda route: route.fulfill(body=answer, content_type="application/json"))
+    go(page, f"#/job/{job}")
+    sees(page, "main p", "This page can't show the job")
+    until(lambda: any(one.startswith("error: ") for one in look.complaints))  # the console has it, too
+    assert "does not answer" not in text(page, "main")
+    page.unroute("**/history")
+    sees(page, "h1", "any")  # the next reading
+    look.complaints.clear()
+
+
 def test_hostile_names_are_only_ever_text(berth: Berth, look: Looker) -> None:
     ids = [berth.put(name, 4) for name in HOSTILE]
     until(lambda: all(berth.state_of(job) == "running" for job in ids))

@@ -30,6 +30,11 @@ export class Refused extends Error {
   constructor(status, message) { super(message); this.status = status; }
 }
 
+// No answer, or a connection that breaks within one.
+export class NoAnswer extends Error {
+  constructor() { super("the controller does not answer"); }
+}
+
 const headers = () => ({Authorization: `Bearer ${token()}`});
 
 async function checked(response) {
@@ -47,22 +52,26 @@ const address = (path) => `/api/v1/${path}`;
 
 async function answer(path, options) {
   let response;
-  try { response = await fetch(address(path), options); } catch { throw new Error("the controller does not answer"); }
+  try { response = await fetch(address(path), options); } catch { throw new NoAnswer(); }
   return checked(response);
 }
 
+async function textOf(response) {
+  try { return await response.text(); } catch { throw new NoAnswer(); }
+}
+
 export async function get(path) {
-  return (await answer(path, {headers: headers(), cache: "no-store"})).json();
+  return JSON.parse(await textOf(await answer(path, {headers: headers(), cache: "no-store"})));
 }
 
 export async function post(path, body = {}) {
   const options = {method: "POST", headers: {...headers(), "Content-Type": "application/json"}, body: JSON.stringify(body)};
-  return (await answer(path, options)).json();
+  return JSON.parse(await textOf(await answer(path, options)));
 }
 
 export async function getText(path) {
   const response = await answer(path, {headers: headers(), cache: "no-store"});
-  return [await response.text(), Number(response.headers.get("x-next-offset") || 0)];
+  return [await textOf(response), Number(response.headers.get("x-next-offset") || 0)];
 }
 
 const SILENT_MS = 40_000; // the server sends something at least every 15 s

@@ -53,7 +53,13 @@ export class App extends EventTarget {
     this.present = new ClusterState(this.me.cluster).load(now);
     this.seq = now.seq;
     this.mostJobs = 2 * this.present.jobs.length + MOST_ENDED;
+    this.dropReasons(this.reasons.keys());
     this.emit("change");
+  }
+
+  // Forgets the reasons of these jobs unless they wait: a job that waits again does so for another reason.
+  dropReasons(ids) {
+    for (const id of ids) if (!this.present.waits(id)) this.reasons.delete(id);
   }
 
   // Follows the controller as long as the page is open, and reconnects.
@@ -95,6 +101,7 @@ export class App extends EventTarget {
     this.seq = seq;
     if (kind === "opened") { this.rereads = true; return false; }
     this.present.applyRecord(data, false);
+    if (data.job) this.dropReasons([data.job]);
     if (this.present.jobs.length > this.mostJobs) { this.rereads = true; return false; } // drops jobs that have ended
     if (kind !== "pass" && kind !== "learned") {
       if (data.job) this.emit("job", data.job);

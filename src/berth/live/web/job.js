@@ -2,7 +2,7 @@
 // The page of one job: its state and the cause, the end of its log if it failed, attempts and their cost, facts, map, log.
 
 import {cancel, copyId, mayTouch, prioritise, resubmit} from "./actions.js";
-import {Refused, get, getText} from "./api.js";
+import {NoAnswer, Refused, get, getText} from "./api.js";
 import {atMostEvery, el, oncePerFrame, table} from "./dom.js";
 import {ahead, count, duration, moment, plural, since} from "./format.js";
 import {ClusterMap} from "./map.js";
@@ -28,22 +28,26 @@ export function jobPage(app, root, id) {
     log];
   const reading = el("p", {class: "quiet", text: "reading …"});
   root.append(reading);
-  let panel = null, job = null, known = null, tailOf = null;
+  let panel = null, job = null, known = null, lost = false, tailOf = null; // lost: `known` is of the state, for want of an answer
 
   async function read() {
     try {
       const [row, history] = await Promise.all([get(`jobs/${part}`), get(`jobs/${part}/history`)]);
-      const why = app.live ? await get(`jobs/${part}/why`) : null;
-      job = row;
-      known = {row, why, history};
-      show();
-      open();
+      known = {row, why: app.live ? await get(`jobs/${part}/why`) : null, history};
+      lost = false;
     } catch (error) {
       if (error instanceof Refused) { (reading.isConnected ? reading : sub).textContent = error.message; return; }
-      if (known) return; // the banner says that there is no answer
-      known = ofState(app, id);
-      if (known) { job = known.row; show(); open(); } else reading.textContent = "The controller does not answer, and this page has not read the job before.";
+      if (!(error instanceof NoAnswer)) throw error;
+      if (known && !lost) return; // the banner says that there is no answer
+      lost = true;
     }
+    show();
+  }
+
+  // An error that is not of the connection: the page says so, and the browser's console has it.
+  function failed(error) {
+    (reading.isConnected ? reading : sub).textContent = `This page can't show the job: ${error.message}.`;
+    throw error;
   }
 
   // All sections at once, so that the layout is stable.
@@ -51,7 +55,16 @@ export function jobPage(app, root, id) {
 
   // Everything as of the moment that the page shows.
   function show() {
+    if (lost) known = ofState(app, id);
+    if (known) { fill(); open(); } else {
+      reading.textContent = "The controller does not answer, and this page has not read the job before.";
+      if (!reading.isConnected) root.replaceChildren(reading);
+    }
+  }
+
+  function fill() {
     const {row, why, history, partial} = known, then = app.at, past = (time) => then === null || time <= then;
+    job = row;
     const state = then === null ? row.state : stateAt(app, row, id), now = then === null;
     title.replaceChildren(row.name || row.id, ...(row.name && row.name !== row.id ? [el("small", {class: "id", text: row.id})] : []));
     document.title = `${row.name || row.id} – berth`;
@@ -108,23 +121,24 @@ export function jobPage(app, root, id) {
     mapNote.textContent = seats.length ? "its devices are highlighted" : app.at === null ? "it holds no devices now" : "it held no devices at this moment";
     map.draw();
   });
-  const again = atMostEvery(400, read), moved = oncePerFrame(() => { if (known) show(); });
+  const again = atMostEvery(400, () => read().catch(failed)), moved = oncePerFrame(() => { if (known || lost) show(); });
   const offs = [app.on("job", (event) => { if (event.detail === id) again(); }), app.on("change", draw), app.on("theme", () => map.repaint()),
     app.on("link", () => { if (app.connected) again(); }), app.on("moment", moved)];
   const clock = setInterval(() => { if (app.live && app.connected && app.at === null) again(); }, 5000);
-  read();
+  read().catch(failed);
   return {destroy() { offs.forEach((off) => off()); clearInterval(clock); map.destroy(); if (panel) panel.destroy(); }};
 }
 
-// What the page knows of a job without the controller: from the state, and the last reason that it read.
+// What the page knows of a job without the controller: its facts as of when the controller last answered, where it was at the
+// moment that is shown, and the last reason that was read while it waits.
 function ofState(app, id) {
-  const {state} = app, job = state.jobs[state.byId.get(id)];
+  const {state, present} = app, find = (from) => from.jobs[from.byId.get(id)], then = find(state), job = find(present) ?? (app.at === null ? null : then);
   if (!job) return null;
-  const one = job.attempt >= 0 ? state.attempts[job.attempt] : null, reason = app.reasons.get(id), {machines, tiers} = state.cluster;
+  const one = then && then.attempt >= 0 ? state.attempts[then.attempt] : null, reason = app.reasons.get(id), {machines, tiers} = state.cluster;
   const attempts = one ? [{number: "-", placed: one.time, began: one.began ?? undefined, tier: tiers[one.tier].name,
     places: Object.fromEntries(one.seats.map(([machine, , numbers]) => [machines[machine].name, numbers.length]))}] : [];
   const waits = reason?.blocker ? ` The job ${reason.blocker} (modelled, as of then).` : reason?.sentence ? ` Why it waited: ${reason.sentence}.` : "";
-  const partial = `The controller does not answer: this is what the page had read before.${waits}`;
+  const partial = `The controller does not answer: this is what the page had read before.${app.at === null ? waits : ""}`;
   const {name, user, gpus, priority, submitted, evictions} = job;
   return {row: {id, name, user, gpus, priority, submitted, evictions, state: STATES[job.state]}, why: null, partial, history: {events: [], attempts, steps_by_tier: []}};
 }

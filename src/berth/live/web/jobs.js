@@ -278,6 +278,7 @@ class Reasons {
     if (!ids.length || !this.asks) return;
     const answer = await get(`reasons?ids=${ids.map(encodeURIComponent).join(",")}`);
     for (const id of ids) this.known.set(id, {...answer[id], until: performance.now() + FRESH_MS});
+    this.app.dropReasons(ids); // they may have started meanwhile
     this.changed();
   }
 

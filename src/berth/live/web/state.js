@@ -114,7 +114,8 @@ export class ClusterState {
     return this.owner;
   }
 
-  waiting() { return this.jobs.filter((job) => job.state === QUEUED || job.state === DELAYED); }
+  waiting() { return this.jobs.filter(waits); }
+  waits(id) { return waits(this.jobs[this.byId.get(id)]); }
   running() { return this.jobs.filter((job) => job.state === STARTING || job.state === RUNNING); }
   ended() { return this.jobs.filter((job) => job.state >= FINISHED && job.state < UNKNOWN); }
 
@@ -134,6 +135,7 @@ export class ClusterState {
   }
 }
 
+const waits = (job) => job !== undefined && (job.state === QUEUED || job.state === DELAYED);
 const wait = (state, job, time, more = {}) => state.change(job, time, {state: QUEUED, since: time, attempt: -1, ...more});
 const end = (state, job, time, as) => state.change(job, time, {state: as, attempt: -1, ended: time});
 
