@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
@@ -18,21 +20,31 @@ class FittingTable(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Render as a table, or as one block for each row with the names of the columns in it."""
         cells = [[_text(cell) for cell in (column.header, *column.cells)] for column in self.columns]
-        words = [max(text.__rich_measure__(console, options).minimum for text in column) for column in cells]
-        if self._splits(words, console, options):
-            self.padding = _NARROW
-        if self._splits(words, console, options):
-            whole = [max(text.cell_len for text in column) for column in cells]
+        whole = [max(text.cell_len for text in column) for column in cells]
+        paddings = sum(self._get_padding_width(at) for at in range(len(whole)))
+        if self._extra_width + sum(whole) + paddings <= options.max_width:
+            yield from super().__rich_console__(console, options)
+            return
+        words = [
+            width
+            if column.no_wrap
+            else max(text.__rich_measure__(console, options).minimum for text in texts)
+            for column, texts, width in zip(self.columns, cells, whole, strict=True)
+        ]
+        fitted = copy(self)  # rendered again on another console, this table is as it was made
+        if fitted._splits(words, console, options):
+            fitted.padding = _NARROW
+        if fitted._splits(words, console, options):
             spare = options.max_width - self._extra_width - sum(words) - len(words) + (not self.pad_edge)
             if spare < 0:
                 yield from self._blocks(cells)
                 return
-            for column, width in zip(self.columns, _shared(words, whole, spare), strict=True):
-                column.width = width
-        yield from super().__rich_console__(console, options)
+            shares = zip(self.columns, _shared(words, whole, spare), strict=True)
+            fitted.columns = [replace(column, width=width) for column, width in shares]
+        yield from Table.__rich_console__(fitted, console, options)
 
     def _splits(self, words: Sequence[int], console: Console, options: ConsoleOptions) -> bool:
-        """Whether rich would give a column less than its longest word."""
+        """Whether rich would give a column less than its longest word, or than its cells if they are not wrapped."""
         widths = self._calculate_column_widths(
             console, options.update_width(options.max_width - self._extra_width)
         )

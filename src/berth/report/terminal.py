@@ -88,7 +88,7 @@ def print_listing(
 
     The first `left` columns are words. If rows are wider than the terminal, ids that are too long for their column (the
     one named "job") have a line of their own, and the rest of the row is below; if that is not enough, other words are
-    shortened.
+    shortened. Where rows are wider even so, nothing is shortened.
     """
     from rich.text import Text
 
@@ -101,13 +101,14 @@ def print_listing(
     words = [
         at for at in range(1, left) if at != ids and columns[at] != "state"
     ]  # shortened, the widest first
-    for at in (ids, *sorted(words, key=lambda at: -widths[at])):
-        too_wide = sum(widths) + _GAP * (len(widths) - 1) - out.width
-        widths[at] = min(widths[at], max(_NARROWEST_ID, len(columns[at]), widths[at] - max(0, too_wide)))
+    widths = _reduced(widths, columns, [ids], out.width)
+    shortened = _reduced(widths, columns, sorted(words, key=lambda at: -widths[at]), out.width)
+    if _total(shortened) <= out.width:
+        widths = shortened
     for row in cells:
         for at in words:
             row[at].truncate(widths[at], overflow="ellipsis")
-    taken = sum(widths) + _GAP * (len(widths) - 1)
+    taken = _total(widths)
     beside = out.width - taken - _GAP >= _NARROWEST_NOTE
     heads = [Text(name, "dim") for name in columns]
     indent = taken + _GAP if beside else widths[0] + _GAP if widths[0] < 5 else 4
@@ -129,6 +130,20 @@ def print_listing(
         out.print(line, soft_wrap=True)
         for rest in wrapped:
             out.print(Text(" " * indent + rest), soft_wrap=True)
+
+
+def _total(widths: Sequence[int]) -> int:
+    """The width of a whole row."""
+    return sum(widths) + _GAP * (len(widths) - 1)
+
+
+def _reduced(widths: Sequence[int], columns: Sequence[str], order: Sequence[int], most: int) -> list[int]:
+    """Return the widths with those in `order` reduced, each as far as needed for rows of at most `most` characters."""
+    result = list(widths)
+    for at in order:
+        least = max(_NARROWEST_ID, len(columns[at]), result[at] - max(0, _total(result) - most))
+        result[at] = min(result[at], least)
+    return result
 
 
 def _line(row: Sequence[Text], widths: Sequence[int], left: int) -> Text:

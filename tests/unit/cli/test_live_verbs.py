@@ -176,6 +176,23 @@ def test_names_are_shortened_where_a_line_of_its_own_for_the_id_is_not_enough():
     assert lines[1].split() == ["1", "j1", "pretraini…", "christophe", *row[4:]]
 
 
+@pytest.mark.parametrize(("columns", "fit"), [(44, False), (54, False), (55, True), (60, True)])
+def test_names_stay_whole_where_shortening_them_does_not_make_rows_fit(columns, fit):
+    from rich.console import Console
+
+    from berth.report.terminal import print_listing
+
+    out = Console(width=columns, file=io.StringIO())
+    names = ["#", "job", "name", "user", "gpus", "prio", "waits", "starts"]
+    long = "job-with-a-long-id"
+    row = ["1", long, "pretraining", "christophe", "128", "-1000", "23h59m", "~23h59m"]
+    print_listing(out, names, [row], left=4)
+    lines = out.file.getvalue().splitlines()
+    assert lines[1].split() == [long]  # a line of its own costs nothing
+    assert (max(map(len, lines)) <= columns) == fit
+    assert (lines[2].split()[1:3] == ["pretraining", "christophe"]) == (not fit)
+
+
 def test_a_command_in_a_note_stays_on_one_line():
     from rich.console import Console
 

@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from rich.table import Table
 
 from berth.cli.output import write_text
 from berth.errors import InputError
+from berth.plan.bench import Result, cases
+from berth.report.plan_bench import compare_table
 from berth.report.terminal import table
 
 JOBS = "job_id,submit_s,num_gpu,duration_s\na,0,1,10\nb,5,2,20\n"
@@ -56,6 +59,52 @@ def test_no_table_splits_a_word_at_any_width(width, narrow):
     assert {word for text in [*names[1:], *rows[0], *rows[1]] for word in text.split()} <= set(
         " ".join(lines).split()
     )
+
+
+@pytest.mark.parametrize("width", range(56, 80))
+def test_cells_that_are_not_wrapped_stay_whole_in_the_comparison_of_methods(width):
+    case = next(cases(only="models"))
+    results = [
+        Result(
+            case,
+            method,
+            12.5,
+            12.5,
+            1,
+            1,
+            1_234_567,
+            12.34,
+            "pretrained on exact's answers",
+        )
+        for method in ("exact", "reinforce-lstm")
+    ]
+    written = StringIO()
+    Console(file=written, width=width).print(compare_table(results))
+    lines = written.getvalue()
+    assert max(len(line) for line in lines.splitlines()) <= width
+    assert "…" not in lines
+    for words in ("x exact", "CPU time", "evaluations", "reinforce-lstm", "1,234,567", "12.3s"):
+        assert words in lines
+
+
+def test_a_table_printed_on_a_narrow_terminal_is_as_it_was():
+    names = ["plan", "devices, note", "throughput", "limited by"]
+    made = table("Candidates", names, [["exact", "3 H100 + 140 cpu-core", "9.42M/s", "compute"]], left=2)
+
+    def printed(width: int) -> str:
+        written = StringIO()
+        Console(file=written, width=width).print(made)
+        return written.getvalue()
+
+    wide = printed(80)
+    assert all(printed(width) != wide for width in range(20, 50))
+    assert printed(80) == wide
+
+
+def test_rich_has_the_parts_that_fitting_tables_take_from_it():
+    assert callable(Table._calculate_column_widths)
+    assert callable(Table._get_padding_width)
+    assert isinstance(Table._extra_width, property)
 
 
 @pytest.mark.slow
