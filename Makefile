@@ -94,9 +94,11 @@ lint: $(VENV)/.dev ## ruff, mypy --strict, import layers, retired words
 
 TSC = npx --yes --package typescript@5.9.3 tsc
 lint-web: ## the types of the dashboard's JavaScript (needs Node; downloads the TypeScript compiler once)
-	@if ! command -v npx >/dev/null; then echo "lint-web: skipped, there is no Node (npx)"; \
-	elif ! $(TSC) --version >/dev/null 2>&1; then echo "lint-web: skipped, npx can't download the TypeScript compiler"; \
-	else $(TSC) -p tools/tsconfig.json; fi
+	@if ! command -v npx >/dev/null; then why="there is no Node (npx)"; \
+	elif ! $(TSC) --version >/dev/null 2>&1; then why="npx can't download the TypeScript compiler"; \
+	else $(TSC) -p tools/tsconfig.json; exit; fi; \
+	if [ -n "$$BERTH_NO_SKIPS" ]; then echo "lint-web: skipped, but BERTH_NO_SKIPS is set: $$why" >&2; exit 1; fi; \
+	echo "lint-web: skipped, $$why"
 
 format: $(VENV)/.dev ## let ruff fix what it can
 	@$(BIN)/ruff check --fix .
