@@ -42,6 +42,7 @@ class Spec(BaseModel):
 SpecT = TypeVar("SpecT", bound=Spec)
 _SHOWN = 5
 _DEEPEST = 64
+_UNKNOWN = ("extra_forbidden", "unexpected_keyword_argument")  # of a model, of a dataclass
 _EXPECTED, _GIVEN = "input should be ", " (given: "
 
 
@@ -203,7 +204,7 @@ def _about(tree: yaml.Node | None, detail: Any) -> tuple[list[int | str], bool]:
     loc = list(detail["loc"])
     error = detail.get("ctx", {}).get("error")
     if not isinstance(error, InputError):
-        return loc, detail["type"] == "extra_forbidden"
+        return loc, detail["type"] in _UNKNOWN
     node = tree
     for step in loc:
         _, value = _child(node, step)
@@ -251,7 +252,7 @@ def _dotted(loc: Sequence[int | str]) -> str:
 
 def _message(detail: Any, model: type[Spec]) -> str:
     kind, context = detail["type"], detail.get("ctx", {})
-    if kind == "extra_forbidden":
+    if kind in _UNKNOWN:
         near = nearest(str(detail["loc"][-1]), _all_fields(model))
         return "unknown key" + (f"; did you mean {near!r}?" if near else "")
     if kind == "missing":

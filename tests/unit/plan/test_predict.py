@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from dataclasses import replace
 from datetime import date
@@ -176,6 +177,38 @@ def test_a_slip_in_rates_is_reported_with_its_line(tmp_path):
     path = tmp_path / "host.yaml"
     path.write_text(host_yaml(RATES).replace("disk_row_s: 0.001", "disk_row_s: -1"))
     with pytest.raises(InputError, match=r"host\.yaml:\d+:\d+: disk_row_s.*greater than or equal to 0"):
+        read_host_rates(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [
+        ("{}", Provenance("stated", "")),
+        ("{note: by hand}", Provenance("stated", "by hand")),
+        ("{kind: measured, year: 2020}", Provenance("measured", "", 2020)),
+    ],
+)
+def test_a_source_of_rates_may_be_short(text, read, tmp_path):
+    path = tmp_path / "host.yaml"
+    path.write_text(re.sub(r"(?m)^source: .*$", f"source: {text}", host_yaml(RATES)))
+    assert read_host_rates(path) == RATES.model_copy(update={"source": read})
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("source: {note: x, yeer: 3}", r":19: source.yeer: unknown key; did you mean 'year'\?$"),
+        (
+            "new_row_s: {row_s: 1, byte_s: 1, bite_s: 2}",
+            r":34: new_row_s.bite_s: unknown key; did you mean 'byte_s'\?$",
+        ),
+    ],
+)
+def test_an_unknown_key_in_rates_is_reported_where_it_is(line, message, tmp_path):
+    path = tmp_path / "host.yaml"
+    key = line.partition(":")[0]
+    path.write_text(re.sub(rf"(?m)^{key}: .*$", line, host_yaml(RATES)))
+    with pytest.raises(InputError, match=message):
         read_host_rates(path)
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from berth.plan.profile.here import folder
 from berth.plan.profile.layer_profile import INDEX_BYTES, SPARSE_COPIES
@@ -43,10 +43,15 @@ class PerRow:
         return self.row_s + self.byte_s * row_bytes
 
 
+def _stated(source: Any) -> Any:
+    """A source without a kind is stated, one without a note has an empty one."""
+    return {"kind": "stated", "note": ""} | source if isinstance(source, dict) else source
+
+
 class HostRates(Spec):
     """CPU seconds on one core. Row bytes are those of the weights alone, without optimiser state."""
 
-    source: Provenance
+    source: Annotated[Provenance, BeforeValidator(_stated)]
     server_pull_s_per_row: PerRow  # of a server, for a distinct row of a worker that it looks up and sends
     server_push_s_per_row: PerRow  # of a server, for one that it receives and updates
     server_call_s: Seconds  # of a server, for the messages of one step of one worker
