@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, combinations
+from itertools import combinations
 
 from berth.plan.pins import restrict_to_types
 from berth.plan.plan import Plan, plan_at, slots_of
@@ -87,16 +87,9 @@ def is_large(problem: Problem) -> bool:
 
 
 def fixed_plan_costs(problem: Problem, name: str, rates: Sequence[float]) -> list[float | None]:
-    """Return the cost of a fixed plan at each throughput, in rising order; None where it can't hold it."""
-    costs: list[float] = []
-    cost = fastest = 0.0  # of the last plan: it costs the same up to its own throughput
-    for rate in rates:
-        if rate > fastest:
-            plan = get_method(name)(problem.at(rate), Budget()).plan
-            cost, fastest = (plan.cost_usd, plan.throughput) if plan else (math.inf, math.inf)
-        costs.append(cost)
-    least = [*accumulate(reversed(costs), min)]  # a faster plan that costs less holds the throughput, too
-    return [cost if cost < math.inf else None for cost in reversed(least)]
+    """Return the cost of a fixed plan at each throughput; None where it can't hold it."""
+    found = (get_method(name)(problem.at(rate), Budget()).plan for rate in rates)
+    return [plan.cost_usd if plan else None for plan in found]
 
 
 def _rank(one: Candidate) -> tuple[float, bool]:

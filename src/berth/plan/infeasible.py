@@ -71,7 +71,8 @@ def _too_large(problem: Problem) -> str | None:
     facts[:, :, [SHARDED_BYTES, SERVED_BYTES]] = 0.0
     if not _feasible(replace(problem, facts=facts)):
         return None
-    size = format_bytes(float(problem.facts[:, :, SHARDED_BYTES].sum(axis=1).max()))
+    tables = np.maximum(problem.facts[:, :, SHARDED_BYTES], problem.facts[:, :, SERVED_BYTES])
+    size = format_bytes(float(tables.sum(axis=1).max()))
     return f"the tables are too large for the memory of any number of devices: {size}. Fewer --rows help"
 
 

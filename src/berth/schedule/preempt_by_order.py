@@ -21,7 +21,7 @@ from berth.schedule.start_waiting import (
     reserve_from_job,
     start_reason,
 )
-from berth.schedule.threatened import find_threatened, rank_next
+from berth.schedule.threatened import find_threatened, pop_last
 
 
 @indirect
@@ -127,7 +127,7 @@ def threatens(world: World, hooks: Hooks, row: int, now: float) -> bool:
         return False
     if state.known == state.offered:
         state.known -= 1
-        world.victims[state.known] = rank_next(world, hooks, now)
+        world.victims[state.known] = pop_last(world, hooks, now)
     return precedes(world.jobs[row], world.jobs[world.victims[state.offered - 1]])
 
 

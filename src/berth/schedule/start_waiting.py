@@ -270,9 +270,10 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
     elif world.rules[0].link_ratio < math.inf and nearest_place(world, row, allowed_tier)[0] >= 0:
         job.reason = ReasonCode.LINKS_BUSY
     elif job.vector:
-        open_reservation(world, reserved)
+        held = state.masked > 0
+        open_reservation(world, held)
         enough = has_devices(world.groups[top, 0].free, world.shapes[job.shape].need)
-        close_reservation(world, reserved, row, False)
+        close_reservation(world, held, row, False)
         job.reason = ReasonCode.TOO_SPREAD if enough else ReasonCode.NO_ROOM
     elif most_free_for(world, row) >= job.gpus or (reserved and fits_with_reserved(world, row, top)):
         job.reason = ReasonCode.TOO_SPREAD
@@ -315,12 +316,12 @@ def free_with_reserved(world: World, device_type: int, tier: int) -> int:
 
 @kernel
 def most_free_for(world: World, row: int) -> int:
-    """Free devices of the accepted type that has most, with those that are reserved for this job."""
-    job, own = world.jobs[row], world.state[0].reserved_for == row
-    open_reservation(world, own)
+    """Free devices of the accepted type that has most, with reserved ones that this job may use."""
+    job, opens = world.jobs[row], may_use_reserved(world, row)
+    open_reservation(world, opens)
     free, most = world.groups[world.groups.shape[0] - 1, 0].free, 0
     for device_type in range(world.state[0].device_types):
         if accepts_device_type(job, device_type):
             most = max(most, free[device_type])
-    close_reservation(world, own, row, False)
+    close_reservation(world, opens, row, False)
     return most

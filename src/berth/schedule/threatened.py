@@ -54,7 +54,7 @@ def find_threatened(world: World, hooks: Hooks, now: float) -> tuple[int, float,
         for at in range(count // 2 - 1, -1, -1):
             sink(world, at)
     if count > 0:
-        row = world.threatened[bring_last(world, hooks, now)].row
+        row = world.threatened[index_of_last(world, hooks, now)].row
         if last < 0 or precedes(jobs[last], jobs[row]):
             last = row
     set_bound(world, last)
@@ -77,11 +77,11 @@ def may_evict(job: Any, until_s: float, priority: int, now: float) -> bool:
 
 
 @kernel
-def rank_next(world: World, hooks: Hooks, now: float) -> int:
+def pop_last(world: World, hooks: Hooks, now: float) -> int:
     """Takes away the job that goes last of those that may be evicted."""
     state = world.state[0]
     while True:
-        one = world.threatened[bring_last(world, hooks, now)]
+        one = world.threatened[index_of_last(world, hooks, now)]
         row, evictable = one.row, one.evictable
         state.threatened -= 1
         if not state.all_asked:
@@ -92,7 +92,7 @@ def rank_next(world: World, hooks: Hooks, now: float) -> int:
 
 
 @kernel
-def bring_last(world: World, hooks: Hooks, now: float) -> int:
+def index_of_last(world: World, hooks: Hooks, now: float) -> int:
     """The index of the job that goes last: the policy is asked about the top of the heap until that stays there."""
     if world.state[0].all_asked:
         return int(world.state[0].threatened - 1)

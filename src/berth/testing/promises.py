@@ -141,11 +141,13 @@ class PromiseWatch:
     def _check(self, records: Array, now: float, read: tuple[Any, Any]) -> None:
         """Checks one job, in an array of one record; `read` are the constants and the totals."""
         job, row = records[0].copy(), int(records[0]["id"])
-        self._check_update(records, row, now, read)
+        if self.rules.keeps_state:
+            self._check_update(records, row, now, read)
         order = self._ask("order", records, now, read)
         if (again := self._ask("order", records, now, read)) != order:
             self._refuse("order", row, now, f"returned {order!r}, and asked again {again!r}", _SAME)
-        keys = float(order), float(self._ask("tie_break", records, now, read))
+        tie_break = self._ask("tie_break", records, now, read) if self.rules.keeps_state else 0.0
+        keys = float(order), float(tie_break)
         waits = job["state"] == JobStatus.WAITING
         if waits and self.rules.order and not self._reordered(job, now):
             kept = float(job["order_key"]), float(job["tie_break"])

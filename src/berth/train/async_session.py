@@ -141,6 +141,9 @@ class AsyncSession(DistributedSession):
         Session._evaluate(self, evaluations)
 
     def _evaluate_end(self, preempted: bool) -> None:
+        """Evaluate what all workers have learned, if the last step is to be evaluated."""
+        if isinstance(self.store, GeoStore) and self.evaluations is not None and self._is_end_due(preempted):
+            self.store.drop_copies()
         Session._evaluate_end(self, preempted)
 
     def _note(self, state: Taken | RunPosition) -> None:
@@ -238,8 +241,6 @@ class AsyncSession(DistributedSession):
 
     def _finish_main(self, position: RunPosition, preempted: bool) -> None:
         """Evaluate and save the end of the run: also if a checkpoint of this step was taken with tickets in flight."""
-        if isinstance(self.store, GeoStore):
-            self.store.drop_copies()
         self._evaluate_end(preempted)
         if self._writer is not None and self._position not in (None, position):
             self.save()

@@ -21,7 +21,8 @@ Tables = Literal[
 ]  # where tables are: on servers, or in the memory of the workers that use them
 
 _MICRO_BATCHES = 4
-_LARGEST_RATE = 3.4028234663852886e38
+_LARGEST_RATE = 3.4028234663852886e38  # float32, as rates of rows and of dense weights on servers are
+_SMALLEST_RATE = 2.0**-149
 _LEAST = {  # of options that are whole numbers, where they are given
     **dict.fromkeys(("batch", "day_every", "workers", "threads", "stages", "micro_batches"), 1),
     **dict.fromkeys(("geo_every", "eval_every", "patience"), 1),
@@ -99,13 +100,10 @@ class TrainOptions:
         if self.staleness and self.mode != "half-async":
             raise InputError("--staleness applies to mode half-async only", hint="add --mode half-async")
         for name in ("lr", "rows_lr"):
-            value = getattr(self, name)
-            if value is not None and not (isinstance(value, int | float) and 0 < value < float("inf")):
-                raise InputError(f"{name} must be a number above 0, got {value}")
-            if value is not None and value > _LARGEST_RATE:
-                raise InputError(
-                    f"{name} must be at most {_LARGEST_RATE:.4g}, the largest float32, got {value}"
-                )
+            if getattr(self, name) is not None:
+                check_rate(name, getattr(self, name))
+        if "lr" in self.dense_options:
+            check_rate("lr of the dense options", self.dense_options["lr"])
         if self.lr is not None and "lr" in self.dense_options:
             raise InputError("lr is given twice", hint="give it once: lr, or lr of the options")
         if self.schedule_options and self.schedule is None:
@@ -205,6 +203,16 @@ def check_count(name: str, value: Any, least: int) -> None:
         raise InputError(f"{name} must be a whole number, got {value!r}")
     if value < least:
         raise InputError(f"{name} must be at least {least}, got {value}")
+
+
+def check_rate(name: str, value: Any) -> None:
+    """Raise unless a learning rate is a number above 0 that a float32 holds."""
+    if not (hasattr(value, "__float__") and 0 < value < float("inf")):
+        raise InputError(f"{name} must be a number above 0, got {value}")
+    if value > _LARGEST_RATE:
+        raise InputError(f"{name} must be at most {_LARGEST_RATE:.4g}, the largest float32, got {value}")
+    if value < _SMALLEST_RATE:
+        raise InputError(f"{name} must be at least {_SMALLEST_RATE:.4g}, the smallest float32, got {value}")
 
 
 def check_scale(scale: Any) -> None:

@@ -84,7 +84,7 @@ def rank_from_environment(environment: Mapping[str, str] | None = None) -> RankI
         port = _number(variables, "MASTER_PORT") if "MASTER_PORT" in variables else 0
         return _checked(RankInfo(rank, world_size, variables.get("MASTER_ADDR", "127.0.0.1"), port))
     if "SLURM_PROCID" in variables and _number(variables, "SLURM_NTASKS", 1) > 1:
-        host = variables.get("MASTER_ADDR") or _slurm_host(variables)
+        host = _slurm_host(variables)
         job = _number(variables, "SLURM_JOB_ID", 0)
         port = _number(variables, "MASTER_PORT", _SLURM_PORT + job % 10_000)
         return _checked(
@@ -94,12 +94,24 @@ def rank_from_environment(environment: Mapping[str, str] | None = None) -> RankI
 
 
 def _slurm_host(variables: Mapping[str, str]) -> str:
-    """Return where the tasks of a step meet: on its first node, whose name need not resolve if it is the only one."""
+    """Return where the tasks of a step meet: on its first node, whose name need not resolve if it is the only one.
+
+    `MASTER_ADDR` sets another address. Batch scripts export the first node of the job there: a step that begins on
+    another node ignores it, since its rank 0 can't listen there.
+    """
+    job = variables.get("SLURM_JOB_NODELIST") or "127.0.0.1"
+    first, first_of_job = first_host(variables.get("SLURM_STEP_NODELIST") or job), first_host(job)
+    given = variables.get("MASTER_ADDR")
+    if given and (first == first_of_job or _short(given) != _short(first_of_job)):
+        return given
     if (variables.get("SLURM_STEP_NUM_NODES") or variables.get("SLURM_JOB_NUM_NODES")) == "1":
         return "127.0.0.1"
-    return first_host(
-        variables.get("SLURM_STEP_NODELIST") or variables.get("SLURM_JOB_NODELIST", "127.0.0.1")
-    )
+    return first
+
+
+def _short(host: str) -> str:
+    """Return the name of a host without its domain."""
+    return host.partition(".")[0]
 
 
 def first_host(nodes: str) -> str:
@@ -235,6 +247,8 @@ def _connect(rank_info: RankInfo, started: float, notify: Callable[[str], None])
         except (RuntimeError, OSError) as error:
             if is_master:
                 hint = str(error).splitlines()[0]
+                if _is_from_master_addr(rank_info):
+                    hint += "; unset MASTER_ADDR, and the ranks meet on the first node of the step"
                 raise InputError(f"rank 0 can't listen at {rank_info.address}", hint=hint) from None
             _report_missing(rank_info, [0], started, notify)
 
@@ -283,10 +297,20 @@ def _report_missing(
 ) -> None:
     waited = time.monotonic() - started
     ranks = f"rank{'' if len(missing) == 1 else 's'} {', '.join(map(str, missing))} of {rank_info.processes}"
-    text = f"{ranks} did not join at {rank_info.address} within {waited:.0f} s"
+    source = ", which MASTER_ADDR sets," if _is_from_master_addr(rank_info) else ""
+    text = f"{ranks} did not join at {rank_info.address}{source} within {waited:.0f} s"
     if waited > TIMEOUT_S:
         raise InputError(text, hint="start every rank with the same MASTER_ADDR and MASTER_PORT")
     notify(f"waiting: {text}")
+
+
+def _is_from_master_addr(rank_info: RankInfo) -> bool:
+    """Return whether the address of a Slurm step is that of `MASTER_ADDR`, which it may have inherited."""
+    return (
+        "SLURM_PROCID" in os.environ
+        and "RANK" not in os.environ
+        and os.environ.get("MASTER_ADDR") == rank_info.host
+    )
 
 
 def _store(rank_info: RankInfo, *, is_master: bool, wait_s: float) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, closing
@@ -252,11 +253,14 @@ class Session:
     def close(self, *, keep_rows: bool = False) -> None:
         """Wait for pending checkpoints, and release tables and folders.
 
-        With `keep_rows`, tables in this process stay open, so that the model can predict.
+        With `keep_rows`, tables in this process stay open, so that the model can predict. Raises `DivergedError` if the
+        rows of the pending checkpoint were not finite; while another exception is handled, this is only reported.
         """
-        self._opened.close()
-        if not (keep_rows and isinstance(self.store, LocalStore)):
-            self.store.close()
+        try:
+            self._opened.close()
+        finally:
+            if not (keep_rows and isinstance(self.store, LocalStore)):
+                self.store.close()
 
     def abandon(self) -> None:
         """Remove the files of cold rows without waiting for anything; the process is about to exit."""
@@ -284,7 +288,7 @@ class Session:
             streamed=self.options.memory is not None,
             notify=self._notify,
         )
-        opened.callback(self._writer.wait)
+        opened.callback(self._wait_for_checkpoint, self._writer)
         if config.fresh:
             self._checkpoint_store.clear_once(started_by())
         chain = self._checkpoint_store.newest(self._notify)
@@ -296,6 +300,16 @@ class Session:
             self._checkpoint_store.set_aside(chain[-1].step, self._notify)
             self._writer.resumed(chain)
         self._checkpoint_store.remove_unfinished()
+
+    def _wait_for_checkpoint(self, writer: Writer) -> None:
+        """Wait until the pending checkpoint has ended; a divergence does not replace an exception that ends the run."""
+        ending = sys.exc_info()[1]
+        try:
+            writer.wait()
+        except DivergedError as error:
+            if ending is None:
+                raise
+            self._notify(str(error))
 
     def _resume(self, checkpoint_store: CheckpointStore, chain: list[Manifest]) -> None:
         newest = chain[-1]
@@ -396,7 +410,9 @@ class Session:
         return None if step is None or self._writer is None else str(self._writer.folder(step))
 
     def _report_checkpoints(self) -> None:
-        """Report the checkpoints that are complete since the last call."""
+        """Report the checkpoints that are complete since the last call; raises if the rows of one were not finite."""
+        if self._writer is not None:
+            self._writer.check()
         while self._writer is not None and self._writer.completed:
             step = self._writer.completed.popleft()
             best = self.evaluations is not None and self.evaluations.protected_step == step

@@ -260,8 +260,8 @@ class Trainer:
 
     def _close_session(self, *, keep_rows: bool = False) -> None:
         if self._session is not None:
-            self._session.close(keep_rows=keep_rows)
-            self._session = None
+            session, self._session = self._session, None
+            session.close(keep_rows=keep_rows)
 
     def _fit_in_processes(self, goal: int | None) -> Result:
         from berth.train.run_processes import pickled, run

@@ -56,3 +56,28 @@ def test_ranks_that_srun_starts_learn_what_those_of_the_launcher_do(slurm, tmp_p
     diff = json.loads(subprocess.run(difference, cwd=tmp_path, capture_output=True, check=True).stdout)
     assert (diff["only_first"], diff["only_second"], diff["changed"]) == (0, 0, 0)
     assert diff["same"] > 0
+
+
+def test_a_step_on_the_second_node_of_a_job_does_not_meet_on_the_first(slurm, tmp_path):
+    """As in batch scripts: they export the first node of the job as `MASTER_ADDR`."""
+    script = """
+    nodes=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+    export MASTER_ADDR=$(echo "$nodes" | head -n 1)
+    exec srun --nodes 1 --nodelist "$(echo "$nodes" | tail -n 1)" --ntasks 2 --overlap --kill-on-bad-exit=1 "$@"
+    """
+    program = str(programs() / "berth")
+    allocated = [
+        "salloc",
+        "--quiet",
+        "--nodes",
+        "2",
+        "--ntasks-per-node",
+        "2",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        program,
+    ]
+    found = trained(tmp_path / "salloc", [*allocated, *TRAIN])
+    assert (found["step"], len(found["servers"])) == (12, 2)

@@ -480,24 +480,6 @@ def test_a_fixed_plan_has_gaps_where_it_is_too_slow():
     assert costs[1] is None
 
 
-def test_the_cost_of_a_fixed_plan_never_falls_and_is_searched_once_for_each_plan(monkeypatch):
-    searched = []
-
-    def gpu_only(problem, budget):
-        searched.append(problem.throughput)
-        return get_method("gpu-only")(problem, budget)
-
-    monkeypatch.setattr("berth.plan.candidates.get_method", lambda name: gpu_only)
-    highest = get_method("gpu-only")(SLOW.at(1e4), Budget()).plan.throughput
-    rates = [1e4, (1e4 + highest) / 2, highest, *(highest * factor for factor in (1.2, 1.5, 2.0, 1e6, 2e6))]
-    costs = fixed_plan_costs(SLOW, "gpu-only", rates)
-    held = [cost for cost in costs if cost is not None]
-    assert held == sorted(held)
-    assert len(set(costs[:3])) == 1
-    assert searched[:2] == [1e4, highest * 1.2]
-    assert searched[-1] == highest * 1e6
-
-
 @pytest.mark.parametrize("rate", [1.0, 999.9, 123456.7, 4290270.3, 5e-7])
 def test_rates_are_rounded_down_to_three_digits(rate):
     assert rate * 0.989 <= round_down(rate) <= rate

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from berth.schedule import PreemptByOrder, Rules, StaticOrder
+from berth.schedule.records import JobStatus
 from berth.simulate.events import event_frame
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, faults, jobs
@@ -36,6 +37,27 @@ class OfAll(LeastLeft):
     @staticmethod
     def update(job: Any, now: float, params: Any) -> None:
         pass
+
+
+@pytest.mark.parametrize(("kind", "asks_all"), [(LeastLeft, False), (OfAll, True)])
+def test_a_policy_that_keeps_no_state_is_asked_about_some_running_jobs_only(kind, asks_all):
+    dice = np.random.default_rng(1)
+    rows = [(10.0 * number, 2, float(dice.lognormal(6, 1))) for number in range(80)]
+    unasked = 0
+
+    def look(world, clock):
+        nonlocal unasked
+        now = float(world.state[0]["now"])
+        records = world.jobs
+        runs = records["state"] == JobStatus.RUNNING
+        started = records[runs & (records["started_s"] == now)]
+        if (records["last_eviction_s"] == now).any() and len(started):  # what goes after them was threatened
+            threatened = runs & (records["order_key"] > started["order_key"].max())
+            unasked += int((records["updated_s"][threatened] < now).sum())
+        return 1
+
+    simulate(jobs(rows), cluster([[4, 4], [4, 4]]), kind(), Setting(network="off"), watch=look)
+    assert (unasked == 0) == asks_all
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -131,6 +131,26 @@ def test_a_change_that_wake_announces_is_allowed():
     assert check_promises(Announced()).scenarios == 6
 
 
+@dataclass(frozen=True)
+class Stateless(NotSteady):
+    """Functions that its rules say are not called."""
+
+    def rules(self):
+        return Rules(order=StaticOrder(), keeps_state=False)
+
+    @staticmethod
+    def order(job, now, params):
+        return job.arrival_s
+
+    @staticmethod
+    def tie_break(job, now, params):
+        return now - job.queued_since_s
+
+
+def test_functions_that_are_never_called_break_no_promise():
+    assert check_promises(Stateless(), 2).moments > 20
+
+
 def test_the_default_rules_promise_nothing():
     class Plain(Policy):
         checked: ClassVar[bool] = True

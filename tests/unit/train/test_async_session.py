@@ -25,7 +25,7 @@ from berth.train.launch_config import resolve
 from berth.train.options import TrainOptions
 from berth.train.recipes import Recipe
 from berth.train.rendezvous import RankInfo
-from berth.train.servers import Secret
+from berth.train.servers import GeoStore, Secret
 from berth.train.servers.process import in_process_servers
 from berth.train.tables import adagrad
 from berth.train.worker import worker_session
@@ -176,6 +176,19 @@ def test_geo_completes_no_ticket_before_its_exchange_also_at_the_end_of_the_data
         [position] = before
         assert (position.completed, position.undone) == (0, [0, 1])
         assert session._coordinator.position().completed == 2
+
+
+@pytest.mark.parametrize(("held_out", "dropped"), [(None, 0), (100, 1)])
+def test_geo_drops_its_copies_only_for_the_last_evaluation(small, monkeypatch, held_out, dropped):
+    drops = []
+    drop_copies = GeoStore.drop_copies
+    monkeypatch.setattr(GeoStore, "drop_copies", lambda store: (drops.append(store), drop_copies(store)))
+    options = TrainOptions(batch=BATCH, servers=1, mode="geo", geo_every=2)
+    evaluations = held_out and Evaluations(HeldOut(ClickStream(1), held_out))
+    recipe = Recipe("small", small.Small(), ClickStream(1), BATCH, evaluations=evaluations)
+    with one_worker(monkeypatch, recipe, options) as session:
+        assert session.run(3).step == 3
+    assert len(drops) == dropped
 
 
 class Wide(torch.nn.Module):

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+import time
+from contextlib import ExitStack
 from hashlib import sha256
 
 import numpy as np
@@ -17,7 +20,8 @@ from berth.train.data import Share
 from berth.train.embedding import Embedding
 from berth.train.evaluate import HeldOut
 from berth.train.learner import click_loss
-from berth.train.options import Checkpoints
+from berth.train.options import Checkpoints, TrainOptions
+from berth.train.session import Session
 from berth.train.tables import sgd
 
 
@@ -184,6 +188,8 @@ class Saturating(nn.Module):
         self.top = nn.Linear(4, 1)
 
     def forward(self, inputs):
+        while any(thread.name == "berth-checkpoint" for thread in threading.enumerate()):
+            time.sleep(0.001)  # so the checkpoint of the last step has ended before this one does
         return self.top(torch.sigmoid(1000 * self.rows(inputs["slots"][:, 0, 0])))
 
     def loss(self, output, labels):
@@ -204,11 +210,51 @@ class Saturating(nn.Module):
     ids=str,
 )
 def test_rows_that_are_not_finite_end_the_run_and_are_not_saved(tmp_path, options):
-    checkpoints = Checkpoints(tmp_path, every=2)
+    checkpoints, seen = Checkpoints(tmp_path, every=2), []
+
+    class Watch:
+        def on_step(self, metrics):
+            seen.append(metrics["step"])
+
     with pytest.raises(DivergedError, match=r"rows of table rows are not finite.*after step 2") as error:
-        Trainer(Saturating, batch=32, checkpoints=checkpoints, **options).fit(steps=6)
+        Trainer(Saturating, batch=32, checkpoints=checkpoints, callbacks=Watch(), **options).fit(steps=6)
+    assert sum(step > 2 for step in seen) <= 1, "it ended with the step during which the checkpoint failed"
     assert "there is no checkpoint; start again with lower learning rates" in error.value.hint
     assert not list(tmp_path.glob("step-*"))
+
+
+def diverging_at_its_end(folder, monkeypatch, closed):
+    """A session with a pending checkpoint of rows that are not finite."""
+    options = TrainOptions(batch=32, checkpoints=Checkpoints(folder, every=100))
+    session = Session(Saturating(), options=options, notify=closed.append)
+    close = session.store.close
+    monkeypatch.setattr(session.store, "close", lambda: (close(), closed.append("the store")))
+    assert len(list(session.steps(2))) == 2
+    session.save()
+    return session
+
+
+def test_closing_a_session_whose_pending_checkpoint_diverged_closes_its_store(tmp_path, monkeypatch):
+    closed = []
+    session = diverging_at_its_end(tmp_path, monkeypatch, closed)
+    with pytest.raises(DivergedError, match=r"rows of table rows are not finite.*after step 2"):
+        session.close()
+    assert closed == ["the store"]
+
+
+def interrupted(session):
+    with ExitStack() as stack:
+        stack.callback(session.close)
+        raise KeyboardInterrupt
+
+
+def test_a_divergence_does_not_replace_the_exception_that_ends_the_run(tmp_path, monkeypatch):
+    said = []
+    session = diverging_at_its_end(tmp_path, monkeypatch, said)
+    with pytest.raises(KeyboardInterrupt):
+        interrupted(session)
+    assert "rows of table rows are not finite" in said[0]
+    assert said[1:] == ["the store"]
 
 
 @pytest.mark.parametrize(

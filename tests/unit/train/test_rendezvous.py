@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import timedelta
@@ -23,6 +24,13 @@ SLURM = {
     "SLURM_STEP_NODELIST": "gpu[03-07],cpu1",
     "SLURM_JOB_ID": "10012",
 }
+ON_ONE_OF_TWO = {  # srun --nodelist node2
+    **SLURM,
+    "SLURM_JOB_NODELIST": "node[1-2]",
+    "SLURM_JOB_NUM_NODES": "2",
+    "SLURM_STEP_NODELIST": "node2",
+    "SLURM_STEP_NUM_NODES": "1",
+}
 
 
 @pytest.mark.parametrize(
@@ -40,6 +48,17 @@ SLURM = {
             RankInfo(2, 4, "127.0.0.1", 29512),
         ),  # names need not resolve
         ({**SLURM, "SLURM_JOB_NUM_NODES": "1"}, RankInfo(2, 4, "127.0.0.1", 29512)),
+        ({**ON_ONE_OF_TWO, "MASTER_ADDR": "node1"}, RankInfo(2, 4, "127.0.0.1", 29512)),
+        ({**ON_ONE_OF_TWO, "MASTER_ADDR": "node1.cluster"}, RankInfo(2, 4, "127.0.0.1", 29512)),
+        ({**ON_ONE_OF_TWO, "MASTER_ADDR": "node2"}, RankInfo(2, 4, "node2", 29512)),
+        (
+            {**SLURM, "SLURM_JOB_NODELIST": "gpu[01-07],cpu1", "MASTER_ADDR": "gpu01"},
+            RankInfo(2, 4, "gpu03", 29512),
+        ),
+        (
+            {**SLURM, "SLURM_JOB_NODELIST": "gpu[03-09]", "MASTER_ADDR": "gpu03.x"},
+            RankInfo(2, 4, "gpu03.x", 29512),
+        ),
         ({**SLURM, **TORCHRUN}, RankInfo(1, 3, "node7", 29400)),
         ({**SLURM, "SLURM_NTASKS": "1"}, None),
     ],
@@ -73,6 +92,21 @@ def test_a_seat_says_itself_in_the_words_it_is_read_from():
 )
 def test_the_first_of_slurms_nodes_is_where_all_meet(nodes, first):
     assert first_host(nodes) == first
+
+
+@pytest.mark.parametrize("is_inherited", [True, False])
+def test_an_address_that_a_step_inherited_is_named_as_such(monkeypatch, is_inherited):
+    elsewhere = "192.0.2.1"  # reserved for documentation, so no host has it
+    monkeypatch.setenv("SLURM_PROCID", "0")
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("MASTER_ADDR", elsewhere if is_inherited else "other")
+    with pytest.raises(InputError, match=r"rank 0 can't listen at 192\.0\.2\.1:29512") as error:
+        wait_for_all(RankInfo(0, 2, elsewhere, 29512), ExitStack(), plain=False)
+    assert ("unset MASTER_ADDR" in error.value.hint) == is_inherited
+    said = []
+    rendezvous._report_missing(RankInfo(1, 2, elsewhere, 29512), [0], time.monotonic(), said.append)
+    source = ", which MASTER_ADDR sets," if is_inherited else ""
+    assert said == [f"waiting: rank 0 of 2 did not join at 192.0.2.1:29512{source} within 0 s"]
 
 
 def test_rank_0_listens_at_the_socket_that_the_launcher_holds(monkeypatch):

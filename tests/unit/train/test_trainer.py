@@ -197,6 +197,11 @@ def test_events_after_the_end_of_the_caller_are_dropped(tmp_path):
         ({"scale": 2}, 'scale must be text such as "1/10", got 2'),
         ({"lr": "x"}, "lr must be a number above 0, got x"),
         ({"rows_lr": 1e39}, r"rows_lr must be at most 3.403e\+38, the largest float32, got 1e\+39"),
+        ({"rows_lr": 1e-60}, "rows_lr must be at least 1.401e-45, the smallest float32, got 1e-60"),
+        ({"lr": 1e-46}, "lr must be at least 1.401e-45, the smallest float32, got 1e-46"),
+        ({"dense_options": {"lr": 1e39}}, r"lr of the dense options must be at most 3.403e\+38"),
+        ({"dense_options": {"lr": 0}}, "lr of the dense options must be a number above 0, got 0"),
+        ({"dense_options": {"lr": "x"}}, "lr of the dense options must be a number above 0, got x"),
     ],
     ids=str,
 )

@@ -148,7 +148,7 @@ class Writer:
             self._fail(pending, error)
             return
         except NotFiniteError as error:
-            self._end(pending, error)
+            self._note_diverged(pending, error)
         self._raise_diverged()
         fault_point("checkpoint: snapshot taken")
         self._thread = threading.Thread(target=self._write, args=(pending,), name="berth-checkpoint")
@@ -195,6 +195,11 @@ class Writer:
         if self._unexpected_error is not None:
             raise self._unexpected_error
 
+    def check(self) -> None:
+        """Raise what `wait` would if the pending checkpoint has ended; does not wait for it."""
+        if self._thread is not None and not self._thread.is_alive():
+            self.wait()
+
     def _write(self, pending: PendingCheckpoint) -> None:
         step = pending.snapshot.step
         try:
@@ -217,7 +222,7 @@ class Writer:
         except OSError as error:
             self._fail(pending, error)
         except NotFiniteError as error:
-            self._end(pending, error)
+            self._note_diverged(pending, error)
         except Exception as error:  # noqa: BLE001 - a bug: raised again where it is seen
             self._unexpected_error = error
 
@@ -283,8 +288,8 @@ class Writer:
         if diverged is not None:
             raise diverged
 
-    def _end(self, pending: PendingCheckpoint, error: NotFiniteError) -> None:
-        """Let the next call of `wait` end the run."""
+    def _note_diverged(self, pending: PendingCheckpoint, error: NotFiniteError) -> None:
+        """Let the next call of `wait` or `check` end the run."""
         self._discard(pending)
         self._diverged = DivergedError(
             f"{error}, after step {pending.snapshot.step:,}",

@@ -75,7 +75,10 @@ class ShardSaves:
         return files
 
     def wait(self) -> dict[str, dict[str, Any]]:
-        """Wait until all shards are on disk; returns hash and size of each file, raises `OSError` if one failed."""
+        """Wait until all shards are on disk; returns hash and size of each file.
+
+        Raises `OSError` if one failed, and `NotFiniteError` if rows are not finite.
+        """
         pool = self._control = self._control or self._connect()
         return wait_until_saved(
             lambda: (read_json(frame.arrays()[0]) for _, frame in pool.send_all(Kind.SAVED))
