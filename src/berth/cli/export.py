@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from berth.cli import complete
+from berth.cli.evaluate import Best
 from berth.cli.options import AsJson, Force, argument, option
 from berth.cli.output import check_folder, notify
+from berth.errors import InputError
 from berth.report import terminal
 from berth.units import format_bytes
 
-EXAMPLES = ("berth export run1 --out served", "berth export run1 mine.py:make_model --out served")
+EXAMPLES = (
+    "berth export run1 --out served",
+    "berth export run1 --best --out served",
+    "berth export run1 mine.py:make_model --out served",
+)
 
 
 def export(
@@ -25,6 +31,7 @@ def export(
     ] = None,
     out: Annotated[str, option("DIR", "Folder to write.")] = "served",
     step: Annotated[int | None, option("N", "Step of the checkpoint.", shown="the newest")] = None,
+    best: Best = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -32,7 +39,10 @@ def export(
     from berth.train.serving.export import export_for_serving
 
     check_folder(out, option="--out")
-    written = export_for_serving(checkpoint, out, model, step=step, overwrite=force, notify=notify)
+    if best and step is not None:
+        raise InputError("--best and --step exclude each other", hint="give one of them")
+    wanted: int | Literal["best"] | None = "best" if best else step
+    written = export_for_serving(checkpoint, out, model, step=wanted, overwrite=force, notify=notify)
     if as_json:
         terminal.print_json(
             {"folder": out, "step": written.step, "rows": written.rows, "bytes": written.bytes}

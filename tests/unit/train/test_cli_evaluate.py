@@ -231,3 +231,12 @@ def test_held_out_files_are_read_with_the_columns_of_the_training_data(first, tm
         np.testing.assert_array_equal(*predicted)
     found = report("evaluate", tmp_path / "run", "--data", tmp_path / "shuffled.parquet")
     assert found["auc"] == expected.auc
+
+
+def test_the_checkpoint_of_the_best_evaluation_is_exported(tmp_path):
+    run = ("train", "ctrdnn-8", "--batch", 64, "--steps", 12, "--eval-examples", 256, "--eval-every", 4)
+    berth(*run, "--best", "auc", "--checkpoint", tmp_path / "run")
+    best = report("evaluate", tmp_path / "run", "--examples", 256, "--best")["step"]
+    assert report("export", tmp_path / "run", "--best", "--out", tmp_path / "served")["step"] == best
+    with pytest.raises(InputError, match="--best and --step exclude each other"):
+        berth("export", tmp_path / "run", "--best", "--step", 12, "--out", tmp_path / "other")

@@ -224,6 +224,24 @@ def test_a_model_that_can_not_be_exported_is_refused(model, message, tmp_path, c
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_the_stored_check_notices_changed_rows(tmp_path):
+    recipe = make_recipe("dcn-v2", batch=BATCH)
+    prepared(recipe.model, recipe.data, tmp_path, "dcn-v2")
+    stored, keys = np.load(tmp_path / "served/check.npz"), np.load(tmp_path / "served/table-0.keys.npy")
+    assert np.isin(stored["inputs/slots"], keys).all()  # unknown ones would read as drawn from their hash
+    command = [sys.executable, str(ROOT / "examples/serve.py"), str(tmp_path / "served")]
+
+    def difference():
+        printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=900).stdout
+        return float(re.search(r"largest difference ([0-9.e+-]+)", printed)[1])
+
+    assert difference() < 1e-5
+    weights = np.load(tmp_path / "served/table-0.weights.npy", mmap_mode="r+")
+    weights[:] = 1.0
+    weights.flush()
+    assert difference() > 1e-3
+
+
 def test_an_existing_folder_is_kept(tmp_path):
     fit(Flattened(), ClickStream(), steps=1, batch=BATCH, checkpoints=str(tmp_path / "run"))
     (tmp_path / "served").mkdir()

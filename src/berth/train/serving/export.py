@@ -14,10 +14,10 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -31,8 +31,8 @@ from berth.train.data import ClickStream, criteo
 from berth.train.data.batch import Share
 from berth.train.data.columns import Layout
 from berth.train.data.sample import layout_examples
-from berth.train.inference import load_for_inference
-from berth.train.serving.programs import Inputs, Programs, check_programs, export_programs
+from berth.train.inference import best_step, load_for_inference
+from berth.train.serving.programs import Inputs, Lookup, Programs, check_programs, export_programs, recorded
 from berth.train.sparse import TableSpec
 from berth.train.tables import Table
 from berth.zoo import LayeredModel
@@ -40,6 +40,7 @@ from berth.zoo import LayeredModel
 FORMAT = 1
 _EXAMPLES = 5
 _CHECKED = (_EXAMPLES, 2, 1)
+_SLOT_BITS = 32  # a key of generated clicks is its id below its slot
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,7 @@ def export_for_serving(
     out: str | Path,
     model: nn.Module | str | None = None,
     *,
-    step: int | None = None,
+    step: int | Literal["best"] | None = None,
     inputs: Inputs | None = None,
     overwrite: bool = False,
     notify: Notify = print,
@@ -70,7 +71,8 @@ def export_for_serving(
     """
     folder = Path(out)
     _check_replaceable(folder, overwrite)
-    store, chain = open_checkpoint(checkpoint, step, notify)
+    wanted = best_step(checkpoint, notify) if step == "best" else step
+    store, chain = open_checkpoint(checkpoint, wanted, notify)
     loaded = load_for_inference(checkpoint, model, step=chain[-1].step)
     run = chain[-1].run
     example = _checked_inputs(inputs if inputs is not None else example_inputs(loaded, run["data"]))
@@ -87,8 +89,11 @@ def export_for_serving(
             spec.name: _write_table(load_table(store, chain, spec), partial, f"table-{number}")
             for number, spec in enumerate(specs)
         }
-        stored = {f"inputs/{name}": value.numpy() for name, value in example.items()}
-        np.savez(partial / "check.npz", **stored, output=programs.output.numpy())  # type: ignore[arg-type]
+        kept = {name: np.load(partial / one["keys"], mmap_mode="r") for name, one in tables.items()}
+        known = with_known_keys(example, programs.lookups, kept) if inputs is None else example
+        output, _ = recorded(loaded, known)
+        stored = {f"inputs/{name}": value.numpy() for name, value in known.items()}
+        np.savez(partial / "check.npz", **stored, output=output.numpy())  # type: ignore[arg-type]
         document = _manifest(run, chain[-1].step, programs, example, tables)
         (partial / "manifest.json").write_text(json.dumps(document, indent=1) + "\n")
         _check_replaceable(folder, overwrite)
@@ -156,6 +161,28 @@ def example_inputs(model: nn.Module, data: Mapping[str, Any]) -> Inputs:
         "the checkpoint does not say what inputs the model takes: it was trained on a data source of your own",
         hint="export from Python: export_for_serving(..., inputs=...), with a batch of a few examples",
     )
+
+
+def with_known_keys(inputs: Inputs, lookups: Sequence[Lookup], kept: Mapping[str, Any]) -> Inputs:
+    """Return drawn inputs with keys that have rows, of the same slot if it has any, where inputs are keys.
+
+    Keys that were never trained read as drawn from their hash: such a check would pass whatever the rows are.
+    """
+    changed = dict(inputs)
+    for name, value in inputs.items():
+        for lookup in lookups:
+            if value.dtype != torch.int64 or not torch.equal(lookup.keys.reshape(-1), value.reshape(-1)):
+                continue
+            keys, filled = kept[lookup.layer.spec_name], value.clone().reshape(-1)
+            for at, key in enumerate(filled.tolist()):
+                slot = key >> _SLOT_BITS
+                first, last = np.searchsorted(keys, [slot << _SLOT_BITS, (slot + 1) << _SLOT_BITS])
+                if last <= first:
+                    first, last = 0, len(keys)
+                if key >= 0:  # not padding
+                    filled[at] = int(keys[first + at % (last - first)])
+            changed[name] = filled.reshape(value.shape)
+    return changed
 
 
 def _checked_inputs(inputs: Any) -> Inputs:
