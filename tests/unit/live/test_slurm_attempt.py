@@ -37,13 +37,13 @@ class Gang:
         (self.folder.path / name).write_text(json.dumps(facts or {}))
         os.utime(self.folder.path / name, (at, at))
 
-    def at(self, now: float) -> AttemptStatus | None:
+    def at(self, now: float, asked: float | None = None) -> AttemptStatus | None:
         jobs = [_job(number, *state.split()) for number, state in self.states.items()]
         marks = frozenset(os.listdir(self.folder.path))
         self.follow_ups = FollowUps()
-        seen = Attempt(self.folder, marks, parts_of(self.folder), jobs, now, TIMEOUTS, self.unsure).observe(
-            self.follow_ups
-        )
+        parts, asked = parts_of(self.folder), now if asked is None else asked
+        attempt = Attempt(self.folder, marks, parts, jobs, now, TIMEOUTS, self.unsure, asked=asked)
+        seen = attempt.observe(self.follow_ups)
         for mark in set(os.listdir(self.folder.path)) - marks:
             os.utime(self.folder.path / mark, (now, now))
         return seen
@@ -168,6 +168,37 @@ def test_a_gang_at_its_time_limit_has_failed_even_after_a_checkpoint(gang):
     gang.states = {11: "TIMEOUT", 12: "TIMEOUT"}
     seen = gang.at(AT)
     assert (seen.lost, seen.code, seen.cause) == (False, 124, Cause.TIME_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("state", "code", "lost", "cause"),
+    [
+        ("TIMEOUT", 124, False, Cause.TIME_LIMIT),
+        ("CANCELLED", 0, True, Cause.CANCELLED),
+        ("PREEMPTED", 0, True, Cause.PREEMPTED),
+    ],
+)
+def test_processes_that_exit_with_0_on_a_signal_of_slurm_did_not_finish(gang, state, code, lost, cause):
+    for part in (0, 1):  # their supervisors had not received it yet
+        gang.write(f"part-{part}.ended", ENDED | {"codes": {str(part): 0}})
+    gang.states = {11: f"{state}", 12: "COMPLETED"}
+    seen = gang.at(AT + 1)
+    assert (seen.state, seen.stopped, seen.done) == ("ended", True, False)
+    assert (seen.code, seen.lost, seen.cause) == (code, lost, cause)
+
+
+def test_a_success_that_is_newer_than_the_answer_of_slurm_waits_for_the_next(gang):
+    for part in (0, 1):
+        gang.write(f"part-{part}.ended", ENDED | {"codes": {str(part): 0}})
+    assert gang.at(AT + 1, asked=AT - 1) == AttemptStatus("running")
+    assert gang.at(AT + 1, asked=AT) == AttemptStatus("ended", codes=(0, 0), code=0, ended=AT)
+
+
+def test_a_job_that_reported_that_it_is_done_has_finished_whatever_slurm_did(gang):
+    for part in (0, 1):
+        gang.write(f"part-{part}.ended", ENDED | {"codes": {str(part): 0}, "done": True})
+    gang.states = {11: "CANCELLED", 12: "CANCELLED"}
+    assert gang.at(AT + 1).done
 
 
 @pytest.mark.parametrize(

@@ -216,9 +216,12 @@ def test_rows_that_are_not_finite_end_the_run_and_are_not_saved(tmp_path, option
         def on_step(self, metrics):
             seen.append(metrics["step"])
 
-    with pytest.raises(DivergedError, match=r"rows of table rows are not finite.*after step 2") as error:
+    with pytest.raises(DivergedError, match=r"rows of table rows are not finite.*after step \d") as error:
         Trainer(Saturating, batch=32, checkpoints=checkpoints, callbacks=Watch(), **options).fit(steps=6)
-    assert sum(step > 2 for step in seen) <= 1, "it ended with the step during which the checkpoint failed"
+    saved = int(str(error.value).partition("after step ")[2][0])
+    # in async mode a worker sees that a checkpoint is due after the others' steps too
+    assert saved == 2 or (options.get("mode") == "async" and saved == 3)
+    assert sum(step > saved for step in seen) <= 1, "it ended with the step during which the checkpoint failed"
     assert "there is no checkpoint; start again with lower learning rates" in error.value.hint
     assert not list(tmp_path.glob("step-*"))
 

@@ -120,14 +120,15 @@ class SlurmBackend:
         """Read partition, nodes, jobs and folders; complete interrupted releases and cancellations."""
         self._partition = self._slurm.partition(self._site.partition)
         self._nodes = {node.name: node for node in self._slurm.nodes()}
-        jobs = self._slurm.jobs()  # after the nodes and before the folders: later reads may be newer
         follow_ups = FollowUps()
         try:
+            asked = self._now()
+            jobs = self._slurm.jobs()  # after the nodes and before the folders: later reads may be newer
             mine = self._mine(jobs)
             self._headroom = headroom_by_node(
                 self._nodes.values(), [job for some in mine.values() for job in some]
             )
-            attempts = self._attempts(mine, follow_ups)
+            attempts = self._attempts(mine, asked, follow_ups)
         except OSError as error:
             raise BackendError(f"{self._root}: {error}") from None
         self._follow_up(follow_ups)
@@ -157,7 +158,7 @@ class SlurmBackend:
         return mine
 
     def _attempts(
-        self, mine: Mapping[str, list[SlurmJob]], follow_ups: FollowUps
+        self, mine: Mapping[str, list[SlurmJob]], asked: float, follow_ups: FollowUps
     ) -> dict[str, AttemptStatus]:
         live, now = tokens_in(self._root), self._now()
         there = {job.id for jobs in mine.values() for job in jobs}
@@ -177,7 +178,7 @@ class SlurmBackend:
                     missing[job] = self._missing.get(job, now)
             unsure = {job for job, since in missing.items() if now - since < self._timeouts.missing_s}
             jobs = mine.get(token, ())
-            attempt = Attempt(folder, marks, self._parts[token], jobs, now, self._timeouts, unsure)
+            attempt = Attempt(folder, marks, self._parts[token], jobs, now, self._timeouts, unsure, asked=asked)
             if (seen := attempt.observe(follow_ups)) is not None:
                 attempts[token] = seen
         self._missing = missing

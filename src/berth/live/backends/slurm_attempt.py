@@ -23,6 +23,7 @@ from berth.live.lifecycle import Cause
 SUBMITTED = "slurm.json"  # part -> job id; written when all are submitted, before any is released
 REFUSED = "refused"  # Slurm refused the job; has its message
 TIMED_OUT = 124  # exit code at the time limit, as of timeout(1)
+_BY_SIGNAL = {Cause.TIME_LIMIT, Cause.PREEMPTED, Cause.CANCELLED}  # a process may catch it and exit with 0
 _CLOSED_PARTITION = {"PartitionDown", "PartitionInactive"}
 _CAUSES = {
     "NODE_FAIL": Cause.NODE_LOST,
@@ -82,9 +83,12 @@ class Attempt:
         now: float,
         timeouts: Timeouts,
         unsure: Set[int] = frozenset(),
+        *,
+        asked: float,
     ) -> None:
         self._folder, self._marks, self._parts = folder, marks, parts
         self._now, self._timeouts = now, timeouts
+        self._asked = asked  # when Slurm was asked for its jobs
         self._unsure = unsure  # ids that Slurm does not list, which may be temporary
         self._alive = [job for job in jobs if not job.over]
         self._jobs = {job.id: job for job in jobs}
@@ -189,6 +193,8 @@ class Attempt:
         seen = gang_end(ends)
         if self._stopped:
             return replace(seen, cause=seen.cause or Cause.STOPPED)
+        if seen.codes and not any(seen.codes) and not (seen.stopped or seen.lost or seen.done):
+            return self._succeeded(seen)
         maybe_by_slurm = seen.stopped or seen.lost or _ended_by_a_signal_of_slurm(seen)
         if maybe_by_slurm and not seen.done and self._undecided:
             return AttemptStatus("running")  # Slurm is about to report why
@@ -201,13 +207,32 @@ class Attempt:
         lost = seen.lost or seen.stopped or cause is not Cause.MEMORY
         return replace(seen, lost=lost, cause=cause, detail=detail)
 
+    def _succeeded(self, seen: AttemptStatus) -> AttemptStatus:
+        """The end of a gang that exited with 0, unless it did so because Slurm signalled it to end.
+
+        Such a signal may reach the processes well before their supervisor. Slurm knows the cause before it signals.
+        """
+        last = self._last_end
+        if last is not None and last > self._asked:
+            return AttemptStatus("running")  # Slurm's jobs are older than this end
+        cause, detail = self._cause
+        if cause not in _BY_SIGNAL:
+            return seen
+        seen = replace(seen, stopped=True, cause=cause, detail=detail)
+        return replace(seen, code=TIMED_OUT) if cause is Cause.TIME_LIMIT else replace(seen, lost=True)
+
     @property
     def _undecided(self) -> bool:
         """Whether a job is still completing: Slurm reports the cause only after that."""
-        times = [_written(self._folder.path / mark) for mark in self._marks if mark.endswith(".ended")]
-        last = max((time for time in times if time is not None), default=None)
+        last = self._last_end
         fresh = last is not None and self._now - last <= self._timeouts.margin_s
         return fresh and any(not job.over and not job.waits for job in self._jobs.values())
+
+    @property
+    def _last_end(self) -> float | None:
+        """When the last part wrote how it ended."""
+        times = [_written(self._folder.path / mark) for mark in self._marks if mark.endswith(".ended")]
+        return max((time for time in times if time is not None), default=None)
 
     @property
     def _cause(self) -> tuple[Cause | None, str]:
