@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import restore_cost_s
@@ -60,7 +61,7 @@ def ask(world: World, hooks: Hooks, row: int, now: float) -> None:
     job.asked_until_s = wake_time_of(world, hooks, row, now)
 
 
-@kernel
+@deferred
 def next_to_consider(
     world: World, hooks: Hooks, at: int, every: bool, priority: int, ahead_of: int, due: bool, now: float
 ) -> tuple[int, float]:
