@@ -5,6 +5,7 @@
     @compilable   the same for a function that stays a plain Python function for Python
     @indirect     compiled code calls it by its address; it is compiled on its own, and only when it is needed
     @entry        Python calls it
+    @deferred     compiled code calls it by name; it is compiled when a run first reaches it, see deferred.py
 
 All but `indirect` return a callable with the signature of the decorated function. A version of it is compiled for the
 argument types of the first call. Indirect functions and entries are read from disk where an earlier run compiled
