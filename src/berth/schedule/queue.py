@@ -71,7 +71,7 @@ def update_policy_state(world: World, hooks: Hooks, row: int, now: float) -> Non
         hooks.update(world.jobs[row], now, world.cluster[0], world.params[0])
 
 
-@deferred
+@kernel
 def enqueue(world: World, row: int) -> None:
     """Inserts a job into the queue by its order; the shorter side of the queue moves."""
     waiting, state = world.waiting, world.state[0]
