@@ -75,6 +75,7 @@ def test_the_choice_comes_first_and_no_candidate_is_cheaper(fast):
     assert costs == sorted(costs)
 
 
+@pytest.mark.slow
 def test_candidates_differ_in_their_devices_and_all_hold(fast):
     _, found, _ = fast
     sets = [
@@ -149,6 +150,7 @@ def test_a_limit_that_binds_is_named_with_what_it_costs():
     ]
 
 
+@pytest.mark.slow
 def test_one_more_replica_whose_servers_exceed_the_limit_is_not_offered():
     problem = problem_for(CTRDNN, CLOUD, 1.0, options=ON_SERVERS).with_limits({"cpu-core": 200})
     plan = fastest_under(problem, 2.0).plan
@@ -227,6 +229,7 @@ def test_a_search_that_proves_nothing_is_held_against_the_optimum():
     assert f"{outcome.plan.cost_usd / best.cost_usd - 1:.2%} above the optimum" in said
 
 
+@pytest.mark.slow
 def test_a_stage_takes_what_its_parts_take_in_its_schedule(fast, slow):
     for outcome, *_ in (fast, slow):
         for stage in outcome.plan.stages:
