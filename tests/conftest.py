@@ -15,6 +15,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from forked import relevant
+from preloaded import forking
 
 # The first example may have to wait for a kernel to be compiled, and the machine may be busy: no deadlines.
 settings.register_profile("berth", deadline=None)
@@ -34,6 +35,12 @@ LONGEST = (
     "tests/live/web/",
     "tests/unit/train/",
     "tests/live/",
+    "tests/simulation/",
+    "tests/unit/live/test_openapi.py",
+    "tests/unit/plan/test_cli_plan.py",
+    "tests/unit/schedule/test_limits.py",
+    "tests/unit/simulate/test_threads.py",
+    "tests/unit/testing/",
     "tests/property/",
 )
 ENGINES = ("tests/live/slurm/", "tests/live/ray/", "tests/live/web/")  # each is started once, by one worker
@@ -103,6 +110,13 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def forked():
+    """Processes that `subprocess` and `multiprocessing` start are forked from one that has the imports."""
+    with forking():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,6 @@ from types import ModuleType
 import pytest
 from two_hosts import two_hosts  # noqa: F401 - a fixture
 
-from preloaded import forking
-
 
 @pytest.fixture(scope="session")
 def small(tmp_path_factory) -> ModuleType:
@@ -36,10 +34,3 @@ def uninterrupted(small, tmp_path_factory) -> dict[int, str]:
 @pytest.fixture(scope="session")
 def killed() -> int:
     return -signal.SIGKILL
-
-
-@pytest.fixture
-def forked():
-    """Processes of a training are forked from one that has imported torch."""
-    with forking():
-        yield
