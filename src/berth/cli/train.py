@@ -223,7 +223,7 @@ def train(
     session = trainer.start(goal, command)
     if isinstance(session, int):
         raise typer.Exit(session)
-    _announce(session, recipe, checkpoint, resume)
+    _announce(session, recipe, checkpoint, resume, goal)
     with ExitStack() as stack:
         stack.callback(session.close)
         stack.enter_context(exit_if_peer_lost(session.rank_info, notify))
@@ -306,7 +306,7 @@ def _checkpoints(folder: str | None, every: int, keep: int, fresh: bool, resume:
     return Checkpoints(folder, every=every, keep=keep, fresh=fresh) if folder is not None else None
 
 
-def _announce(session: Session, recipe: Recipe, folder: str | None, resume: bool) -> None:
+def _announce(session: Session, recipe: Recipe, folder: str | None, resume: bool, goal: int | None) -> None:
     """Print where the run resumes, and measure layers if this process runs them all."""
     from berth.train.learner import Learner
     from berth.train.timing import LayerClock
@@ -317,7 +317,13 @@ def _announce(session: Session, recipe: Recipe, folder: str | None, resume: bool
         raise InputError("holds no checkpoint to resume", where=folder)
     if session.cold_folder is not None:
         notify(f"rows beyond --memory go to {session.cold_folder}, removed at the end")
-    if session.resumed_from is not None:
+    step = session.progress.step
+    if goal is not None and session.resumed_from is not None and step >= goal:
+        notify(
+            f"nothing is left to train: the run is at step {step:,} already, and {goal:,} steps are wanted in all"
+        )
+        notify("  give more --steps or --examples to go on, or --fresh to start again")
+    elif session.resumed_from is not None:
         notify(f"resuming from step {session.resumed_from:,}")
     on_cpu = session.device.type == "cpu"  # times of layers are CPU time
     if on_cpu and isinstance(recipe.model, LayeredModel) and type(session.learner) is Learner:

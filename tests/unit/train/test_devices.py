@@ -93,7 +93,7 @@ def same_rows(one, other, capsys, *options):
     return found["same"]
 
 
-@pytest.mark.parametrize("name", ["cuda:9", "gpu", "meta", "standin"])
+@pytest.mark.parametrize("name", ["cuda:9", "gpu", "meta", "standin", ""])
 def test_a_missing_device_is_refused_with_what_exists(name, capsys, monkeypatch):
     monkeypatch.setattr("berth.testing.accelerator.register", lambda: None)
     for workers in ("1", "2"):
@@ -103,7 +103,7 @@ def test_a_missing_device_is_refused_with_what_exists(name, capsys, monkeypatch)
             main()
         assert ended.value.code == 2
         error = capsys.readouterr().err
-        assert f"--device {name}: there is no such device here" in error
+        assert f"--device {name or repr(name)}: there is no such device here" in error
         assert "here: cpu" in error
 
 

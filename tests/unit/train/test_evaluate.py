@@ -221,7 +221,9 @@ def test_rows_that_are_not_finite_end_the_run_and_are_not_saved(tmp_path, option
     saved = int(str(error.value).partition("after step ")[2][0])
     # in async mode a worker sees that a checkpoint is due after the others' steps too
     assert saved == 2 or (options.get("mode") == "async" and saved == 3)
-    assert sum(step > saved for step in seen) <= 1, "it ended with the step during which the checkpoint failed"
+    assert sum(step > saved for step in seen) <= 1, (
+        "it ended with the step during which the checkpoint failed"
+    )
     assert "there is no checkpoint; start again with lower learning rates" in error.value.hint
     assert not list(tmp_path.glob("step-*"))
 

@@ -178,7 +178,9 @@ class SlurmBackend:
                     missing[job] = self._missing.get(job, now)
             unsure = {job for job, since in missing.items() if now - since < self._timeouts.missing_s}
             jobs = mine.get(token, ())
-            attempt = Attempt(folder, marks, self._parts[token], jobs, now, self._timeouts, unsure, asked=asked)
+            attempt = Attempt(
+                folder, marks, self._parts[token], jobs, now, self._timeouts, unsure, asked=asked
+            )
             if (seen := attempt.observe(follow_ups)) is not None:
                 attempts[token] = seen
         self._missing = missing
