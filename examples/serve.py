@@ -128,6 +128,8 @@ def latency_ms(served, inputs, examples, repeats=200):
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     torch.set_num_threads(1)
     served = Served(sys.argv[1])
     stored = np.load(Path(sys.argv[1]) / "check.npz")

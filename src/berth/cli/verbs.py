@@ -47,16 +47,20 @@ class NameOrCommand(Group):
 
 
 class Verbs(typer.Typer):
-    """A typer app whose commands are added with their examples."""
+    """A typer app whose commands are added with their examples, the first of which are its own if it has none."""
 
     def __init__(self, *, cls: type[TyperGroup] = Group, examples: Sequence[str] = (), **rest: Any) -> None:
         super().__init__(cls=cls, no_args_is_help=True, epilog=as_epilog(examples), **rest)
+        self._first: list[str] | None = None if examples else []  # examples of its commands
 
     def verb(
         self, *examples: str, name: str | None = None, panel: str | None = None
     ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         """Add a function as a command with examples at the end of its help."""
         assert examples, "a command without an example"
+        if self._first is not None:
+            self._first.append(examples[0])
+            self.info.epilog = as_epilog(self._first)
         return self.command(name, cls=Verb, epilog=as_epilog(examples), rich_help_panel=panel)
 
 

@@ -62,4 +62,5 @@ def dashboard(
         options.show({"url": link}, link)
         return
     typer.echo(f"opening {client.url}", err=True)
-    webbrowser.open(link)
+    if not webbrowser.open(link):
+        typer.echo(f"no browser here can be started; open this yourself: {link}", err=True)

@@ -39,10 +39,11 @@ def print_training(
     for line in _evaluations(result):
         out.print(line, markup=False)
     spent = "" if usd is None else f", {format_usd(usd) if usd >= 0.01 else 'less than a cent'} so far"
-    out.print(
-        f"{result.examples_per_s:,.0f} examples/s, {result.cpu_ms_per_1000:.1f} CPU ms per 1,000 examples{spent}",
-        markup=False,
-    )
+    if result.examples_per_s:  # 0: it had nothing left to train
+        speed = (
+            f"{result.examples_per_s:,.0f} examples/s, {result.cpu_ms_per_1000:.1f} CPU ms per 1,000 examples"
+        )
+        out.print(f"{speed}{spent}", markup=False)
     if layers:
         out.print(_layers(layers, predicted))
     if result.statistics["tables"]:

@@ -41,7 +41,7 @@ def find_device(name: str, option: str | None = None) -> torch.device:
 
     Without a number, processes of one machine take its devices in turn. `option` is what asked for it.
     """
-    option = option or f"--device {name}"
+    option = option or f"--device {name or repr(name)}"
     try:
         device = named_device(name)
     except RuntimeError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import math
 import os
@@ -78,14 +79,18 @@ class CsvLog:
 
     def write(self, metrics: dict[str, float]) -> None:
         """Write one line; NaN is an empty field."""
-        self._rows.writerow(
-            ["" if math.isnan(metrics[name]) else f"{metrics[name]:.10g}" for name in self._columns]
-        )
-        self._file.flush()
+        try:
+            self._rows.writerow(
+                ["" if math.isnan(metrics[name]) else f"{metrics[name]:.10g}" for name in self._columns]
+            )
+            self._file.flush()
+        except OSError as error:
+            raise InputError(f"can't be written: {error.strerror}", where=self._file.name) from None
 
     def close(self) -> None:
-        """Close the file."""
-        self._file.close()
+        """Close the file; what a full disk does not hold is lost."""
+        with contextlib.suppress(OSError):
+            self._file.close()
 
 
 def _columns(path: Path) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import re
 import shlex
 import shutil
 from collections import defaultdict
@@ -96,6 +97,12 @@ def test_help_fits_eighty_columns_names_no_python_type_and_ends_with_examples(na
     shown = " ".join(out.split())
     for example in examples(COMMANDS[name]):
         assert example in shown
+
+
+@pytest.mark.parametrize("name", sorted({name.partition(" ")[0] for name in COMMANDS if " " in name}))
+def test_help_of_a_group_ends_with_an_example_of_it(name, berth):
+    _, out, _ = berth(name, "--help")
+    assert re.search(rf"Examples?:\s+berth {name} ", out)
 
 
 def test_a_default_that_help_names_is_shown(berth):

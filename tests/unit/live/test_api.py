@@ -167,6 +167,13 @@ def test_a_name_instead_of_an_id_is_answered_with_the_id(service):
     assert answer.json()["hint"] == "use its id: j-1"
 
 
+def test_a_mistyped_id_or_name_is_answered_with_the_nearest(service):
+    service.alice.post("/api/v1/jobs", json={"id": "j-17", "spec": JOB["spec"] | {"name": "nightly"}})
+    for typed, meant in (("j-71", "j-17"), ("nightlly", "nightly")):
+        hint = service.alice.get(f"/api/v1/jobs/{typed}/why").json()["hint"]
+        assert hint.startswith(f"did you mean {meant!r}? ")
+
+
 @pytest.mark.parametrize(
     "name", ["../../secret", "a/../../secret", "..", ".", "a\\..\\b", "a\x00b", "-", "é", ""]
 )

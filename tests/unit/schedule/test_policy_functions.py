@@ -193,7 +193,7 @@ def test_a_job_that_may_run_for_weeks_and_cant_be_moved_spreads_only_if_no_dista
         estimate_kind=kind,
     )
     spreads = Berth.spread(job, 1, 1e4, 0.0, Berth())
-    assert spreads == (movable == 1 or kind != EstimateKind.NONE or widest < 1.01)
+    assert spreads == (movable == 1 or kind == EstimateKind.TRACKED or widest < 1.01)
     by_arrival = Berth(order_by=Rank.FIFO)
     assert Berth.spread(job, 1, 1e4, 0.0, by_arrival) == 1
 

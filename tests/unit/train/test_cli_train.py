@@ -49,6 +49,16 @@ def run(tmp_path_factory):
 
 
 @pytest.mark.slow
+def test_a_run_that_has_all_its_steps_says_so_and_trains_nothing(run):
+    result = CliRunner().invoke(app, [*SMALL, "--steps", "6", "--checkpoint", str(run)])
+    assert result.exit_code == 0
+    assert "nothing is left to train: the run is at step 10 already, and 6 steps are wanted" in result.output
+    assert "more --steps or --examples to go on, or --fresh to start again" in result.output
+    assert "resuming" not in result.output
+    assert "0 examples/s" not in result.output
+
+
+@pytest.mark.slow
 def test_it_works_without_options_and_shows_layer_times_and_tables():
     shown = berth(*SMALL, "--steps", 20)
     assert "ctrdnn-8: done at step 20: 1,280 examples" in shown
@@ -144,7 +154,7 @@ def test_click_logs_are_read_once_and_bad_lines_are_reported(tmp_path):
     shown = berth(*SMALL, "--data", tmp_path)
     assert "done at step 5: 299 examples" in shown
     assert "1 row could not be read and was skipped" in shown
-    assert "day_0.tsv.gz:6: does not have 40 columns" in " ".join(shown.split())
+    assert "day_0.tsv.gz:6: has 8 columns, not 40" in " ".join(shown.split())
     assert reported(*SMALL, "--data", tmp_path, "--steps", 12)["examples"] == 12 * 64  # goes round
 
 
@@ -154,7 +164,7 @@ def test_strict_stops_at_a_bad_line_with_exit_code_two(tmp_path, monkeypatch, ca
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert f"error: {tmp_path}/day_0.tsv.gz:6: does not have 40 columns" in capsys.readouterr().err
+    assert f"error: {tmp_path}/day_0.tsv.gz:6: has 8 columns, not 40" in capsys.readouterr().err
 
 
 def command(*arguments: str) -> subprocess.CompletedProcess[str]:

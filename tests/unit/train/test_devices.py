@@ -93,7 +93,7 @@ def same_rows(one, other, capsys, *options):
     return found["same"]
 
 
-@pytest.mark.parametrize("name", ["cuda:9", "gpu", "meta", "standin"])
+@pytest.mark.parametrize("name", ["cuda:9", "gpu", "meta", "standin", ""])
 def test_a_missing_device_is_refused_with_what_exists(name, capsys, monkeypatch):
     monkeypatch.setattr("berth.testing.accelerator.register", lambda: None)
     for workers in ("1", "2"):
@@ -103,7 +103,7 @@ def test_a_missing_device_is_refused_with_what_exists(name, capsys, monkeypatch)
             main()
         assert ended.value.code == 2
         error = capsys.readouterr().err
-        assert f"--device {name}: there is no such device here" in error
+        assert f"--device {name or repr(name)}: there is no such device here" in error
         assert "here: cpu" in error
 
 
@@ -206,7 +206,7 @@ def test_gpu_types_of_a_plan_run_on_a_gpu_where_there_is_one(tmp_path, monkeypat
     planned = planned_run(str(plan), "ctrdnn-8", names, {})
     found = [cut.device for cut in planned_devices(planned, "cpu", {})]
     assert found == ["cpu", "cpu"]  # emulated
-    monkeypatch.setattr("berth.train.planned.available_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
+    monkeypatch.setattr("berth.train.devices.available_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
     assert [cut.device for cut in planned_devices(planned, "cpu", {})] == ["cpu", "cuda"]
     assert [cut.device for cut in planned_devices(planned, "xpu", {})] == ["cpu", "xpu"]
     mapped = planned_devices(planned, "cpu", {"T4": "cpu", "cpu-core": "mps"})

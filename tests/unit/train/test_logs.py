@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +91,19 @@ def test_tensorboard_hides_what_a_run_that_went_back_had_written(tmp_path, monke
     monkeypatch.setattr(logs, "find_spec", lambda name: True)
     TensorBoardLog(tmp_path, 5)
     assert seen == [((str(tmp_path),), {"purge_step": 6})]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_a_file_on_a_full_disk_is_named(tmp_path):
+    (tmp_path / "log.csv").write_text(",".join(COLUMNS) + "\n")
+    log = CsvLog(tmp_path / "log.csv")
+    full = open("/dev/full", "w", encoding="utf-8")  # noqa: SIM115 - closed by the log
+    log._file.close()
+    log._file, log._rows = full, csv.writer(full)
+    with pytest.raises(InputError, match="can't be written: No space left on device") as error:
+        log.write(dict.fromkeys(COLUMNS, 1.0))
+    assert error.value.where == "/dev/full"
+    log.close()
 
 
 def test_a_file_that_can_not_be_written_is_named(tmp_path):

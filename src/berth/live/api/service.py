@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from berth.cluster.model import Cluster
 from berth.cluster.serialize import cluster_to_dict
-from berth.errors import InputError, UnknownNameError
+from berth.errors import InputError, UnknownNameError, nearest
 from berth.live import forecast, outlook, snapshot, views
 from berth.live.alternatives import without_comparison
 from berth.live.api.events import Events
@@ -195,8 +195,11 @@ class Service:
             raise MissingError(
                 f"there is no job {prefix!r}; {_some(named)} {verb} that name", hint=f"use its id: {named[0]}"
             )
+        known = [*self._state.jobs, *(job.spec.name for job in self._state.jobs.values() if job.spec.name)]
+        near = nearest(prefix, known)
+        meant = f"did you mean {near!r}? " if near else ""
         raise MissingError(
-            f"there is no job {prefix!r}", hint="berth queue lists them; --over those that ended"
+            f"there is no job {prefix!r}", hint=f"{meant}berth queue lists them; --over those that ended"
         )
 
     def own(self, prefix: str, caller: Caller) -> str:

@@ -15,8 +15,8 @@ ones do not pass a large one forever. The other orders are the user's choice; th
    distance does not slow make way for those that it does.
 3. Over devices that would idle now a job may spread if what the distance costs it, remaining work times the
    extra slow-down there, is below `share` of its look-ahead wait. A job that can't be moved later reckons with
-   twice that slow-down and `risk`: other jobs will use the same links. If nothing is known of how long it will
-   run either, it spreads only if no distance slows it by more than 1 %: else it might be slow for weeks.
+   twice that slow-down and `risk`: other jobs will use the same links. If its duration is learned or unknown, it
+   spreads only if no distance slows it by more than 1 %: else it might be slow for weeks.
 4. Neither 2 nor 3 for a job that puts off too many others: on its devices gpus x w / usual usual jobs could
    run in w seconds, each put off by up to w. w is how long it would run there, at most its look-ahead wait
    (after that it would run anyway); `usual` is the geometric mean of the device-seconds of recent jobs. A
@@ -174,7 +174,8 @@ class Berth(Policy):
         by_service = params.order_by == Rank.SERVICE
         if by_service and not job.movable and tier > job.nearest_tier:
             slowest = job.slowdown[job.widest_tier] * job.imbalance_slowdown
-            if job.estimate_kind == EstimateKind.NONE and slowest > 1.01 * job.slowdown[job.nearest_tier]:
+            known = job.estimate_kind == EstimateKind.TRACKED
+            if not known and slowest > 1.01 * job.slowdown[job.nearest_tier]:
                 return 0
             loses = job.estimated_remaining_s * (2.0 * (slow - job.slowdown[job.nearest_tier]) + params.risk)
         if not at_its_tier and not (by_service and job.preemptible):

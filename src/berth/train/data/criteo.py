@@ -6,6 +6,7 @@ Numbers become sign(x) log(1 + |x|), missing ones 0. Unreadable lines are return
 from __future__ import annotations
 
 import lzma
+import re
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from berth.native.kernels import entry, inlined, kernel
 from berth.train.data.columns import Layout
 from berth.train.data.lines import Bytes, whole_lines
 from berth.train.data.rows import BadRow, Examples, Floats, Ints, Rows, slot_bases
+from berth.units import format_count
 
 DENSE, SLOTS = 13, 26
 LAYOUT = Layout(
@@ -27,12 +29,18 @@ LAYOUT = Layout(
 _SHORTEST = 41  # bytes of a line
 _BAD_AT_ONCE = 256
 _COLUMNS, _LABEL, _NUMBER, _ID = 1, 2, 3, 4
-_REASONS = {
-    _COLUMNS: "does not have 40 columns",
-    _LABEL: "the label is neither 0 nor 1",
-    _NUMBER: "one of the 13 numbers is not an integer",
-    _ID: "one of the 26 ids is not hexadecimal of at most 8 digits",
+_SHAPES = {  # where the values of a kind are, and what they are
+    _LABEL: (0, 1, re.compile(r"[01]"), "neither 0 nor 1"),
+    _NUMBER: (1, 1 + DENSE, re.compile(r"(-?[0-9]{1,18})?"), "not an integer"),
+    _ID: (
+        1 + DENSE,
+        1 + DENSE + SLOTS,
+        re.compile(r"[0-9a-fA-F]{0,8}"),
+        "not hexadecimal of at most 8 digits",
+    ),
 }
+_NAMES = (*LAYOUT.labels, *LAYOUT.dense["dense"], *LAYOUT.slots["slots"])  # in the order of a line
+_SHOWN = 40  # characters of a value
 _TAB, _NEWLINE, _RETURN, _MINUS = 9, 10, 13, 45
 _DIGITS = np.array(
     [int(chr(byte), 16) if chr(byte) in "0123456789abcdefABCDEF" else 255 for byte in range(256)]
@@ -113,7 +121,10 @@ def _reason(block: Bytes, at: int, digits: Bytes) -> tuple[int, int]:
 def _parse(
     block: Bytes, begin: tuple[int, int, int], tables: Tables, out: Out, bad: Ints
 ) -> tuple[int, int, int, int]:
-    """Parse lines until `bad`, which gets (line, reason), is full; returns (position, rows, bad lines, lines)."""
+    """Parse lines until `bad`, which gets (line, reason, start, end), is full.
+
+    Returns (position, rows, bad lines, lines).
+    """
     ends, lines = out[3], out[4]
     at, rows, line = begin
     bads = 0
@@ -122,7 +133,7 @@ def _parse(
         after = _line(block, at, rows, tables, out)
         if after < 0:
             reason, end = _reason(block, at, tables[0])
-            bad[bads, 0], bad[bads, 1] = line, reason
+            bad[bads, 0], bad[bads, 1], bad[bads, 2], bad[bads, 3] = line, reason, at, end
             bads += 1
             at = end + 1
         else:
@@ -143,6 +154,19 @@ def criteo_rows(path: Path, offset: int = 0, line: int = 0) -> Iterator[Rows]:
         raise InputError(f"can't be read beyond line {line:,}: {error}", where=str(path)) from None
 
 
+def _describe(reason: int, line: Bytes) -> str:
+    """What is wrong with a line: the column, and its value."""
+    values = line.tobytes().decode("utf-8", "replace").removesuffix("\r").split("\t")
+    if reason == _COLUMNS:
+        return f"has {format_count(len(values), 'column')}, not {1 + DENSE + SLOTS}"
+    first, last, shape, what = _SHAPES[reason]
+    for column in range(first, last):
+        if not shape.fullmatch(values[column]):
+            value = values[column][:_SHOWN] + ("..." if len(values[column]) > _SHOWN else "")
+            return f"{_NAMES[column]} is {what}: {value!r}"
+    raise AssertionError(values)
+
+
 def _rows(block: Bytes, offset: int, line: int) -> Rows:
     most = len(block) // _SHORTEST + 1
     labels, ends, numbers = np.empty((3, most), np.int64)
@@ -151,8 +175,9 @@ def _rows(block: Bytes, offset: int, line: int) -> Rows:
     named: list[BadRow] = []
     at, rows, lines = 0, 0, 0
     while at < len(block):
-        bad = np.empty((_BAD_AT_ONCE, 2), np.int64)
+        bad = np.empty((_BAD_AT_ONCE, 4), np.int64)
         at, rows, bads, lines = _parse(block, (at, rows, lines), _TABLES, out, bad)
-        named += [BadRow(line + int(number), _REASONS[int(reason)]) for number, reason in bad[:bads]]
+        for number, reason, start, end in bad[:bads].tolist():
+            named.append(BadRow(line + number, _describe(reason, block[start:end])))
     ends, numbers = ends[:rows] + offset, numbers[:rows] + line
     return Rows(Examples(keys[:rows], dense[:rows], labels[:rows]), ends, numbers, named, lines)
