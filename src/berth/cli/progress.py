@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-COMPILING = "compiling kernels (once, about half a minute)"
+COMPILING = "compiling kernels (once, up to half a minute)"
 
 
 @contextmanager
