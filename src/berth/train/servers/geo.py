@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
+from berth.train.servers.auth import Secret
 from berth.train.servers.client import RemoteStore
-from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address
 from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, Keys, TableSpec, WithoutPeers
 from berth.train.tables import State, Table

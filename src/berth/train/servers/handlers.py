@@ -12,20 +12,24 @@ import numpy as np
 
 from berth.errors import BerthError, InputError, WireError
 from berth.train.fault_points import fault_point
-from berth.train.servers.codec import CODECS, decode, dtype_of, encode
 from berth.train.servers.protocol import (
+    CODECS,
     Array,
     Flag,
     Frame,
     Kind,
     Layout,
+    copy_arrays,
+    decode,
+    dtype_of,
+    encode,
+    layout_of,
     pack_json,
     read_json,
     state_from_arrays,
     state_to_arrays,
 )
-from berth.train.servers.shard import Shard
-from berth.train.servers.sync_mode import StepTracker
+from berth.train.servers.shard import Shard, StepTracker
 from berth.train.servers.transport import PayloadBuffer
 from berth.train.shards.files import can_write
 from berth.train.shards.shard_save import ShardSave
@@ -366,10 +370,9 @@ def _concatenate(parts: tuple[Any, ...]) -> Any:
 
 def filled_buffer(port: Port, arrays: list[Array]) -> PayloadBuffer:
     """Return a response buffer with copies of the arrays."""
-    layout = Layout([(array.dtype, array.shape) for array in arrays])
+    layout = layout_of(arrays)
     buffer = port.reserve(layout.length)
-    for view, array in zip(layout.views(buffer.payload), arrays, strict=True):
-        view[...] = array
+    copy_arrays(arrays, layout.views(buffer.payload))
     return buffer
 
 
