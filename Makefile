@@ -7,7 +7,7 @@ PYTEST := $(BIN)/python -m pytest
 # Four workers for two cores, since live tests wait; tests/conftest.py puts the longest files first.
 SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
 FAST := -m "not slow and not soak and not gpu"
-TORCH := $(addprefix tests/unit/,plan testing train zoo)# packages whose tests import torch
+TORCH := $(addprefix tests/unit/,benchmarks plan testing train zoo)# packages whose tests import torch
 WAITING := tests/live $(addprefix tests/unit/,cli live)# for disks and controllers
 unexport PYTHONDONTWRITEBYTECODE # some images set it: each process would compile the sources again
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
@@ -15,7 +15,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check 
 # Small tests that walk through the kernels and end within minutes interpreted; the names are of those that would not.
 unit = $(patsubst %,tests/unit/$(1)/test_%.py,$(2))
 TOO_LONG := rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk too_soon delay_timers_again \
-  without_preemption every_policy woken_at_once microsecond every_second for_ever lstm cold_rows_age by_probability true_probabilities law_of_zipf promises without_memory
+  without_preemption every_policy woken_at_once microsecond every_second for_ever lstm cold_rows_age by_probability true_probabilities law_of_zipf promises without_memory is_compiled_only
 INTERPRETED := $(FAST) -k "not ($(shell echo $(TOO_LONG) | sed 's/ / or /g'))" \
   $(call unit,schedule,held_places kinds waiting victims regressions lwf places policies dally berth_policy \
     gain_values move_values lookahead_values place_choice) \

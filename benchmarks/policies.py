@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from berth.report.terminal import console, table
 from policy_sweep import (
@@ -60,7 +60,7 @@ class Ratio:
         logs = np.log(own / best)
         half = 0.0
         if len(logs) > 1:
-            half = float(stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
+            half = float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / np.sqrt(len(logs)))
         middle = float(logs.mean())
         return cls(float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half)))
 

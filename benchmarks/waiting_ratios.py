@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import stdtrit
 
 from waiting_runs import CONGESTIONS, LOADS, METRICS, SLICES, Figures, Play
 
@@ -41,7 +41,7 @@ class Ratio:
         """From the figures of each slice."""
         logs = np.log(mine / base)
         middle = float(logs.mean())
-        reach = float(stats.t.ppf(0.975, len(logs) - 1) * logs.std(ddof=1) / np.sqrt(len(logs)))
+        reach = float(stdtrit(len(logs) - 1, 0.975) * logs.std(ddof=1) / np.sqrt(len(logs)))
         return cls(float(np.exp(middle)), float(np.exp(middle - reach)), float(np.exp(middle + reach)))
 
     def __str__(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import random
 import signal
@@ -14,6 +15,7 @@ from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
 from forked import relevant
+from preloaded import forking
 
 # The first example may have to wait for a kernel to be compiled, and the machine may be busy: no deadlines.
 settings.register_profile("berth", deadline=None)
@@ -33,6 +35,12 @@ LONGEST = (
     "tests/live/web/",
     "tests/unit/train/",
     "tests/live/",
+    "tests/simulation/",
+    "tests/unit/live/test_openapi.py",
+    "tests/unit/plan/test_cli_plan.py",
+    "tests/unit/schedule/test_limits.py",
+    "tests/unit/simulate/test_threads.py",
+    "tests/unit/testing/",
     "tests/property/",
 )
 ENGINES = ("tests/live/slurm/", "tests/live/ray/", "tests/live/web/")  # each is started once, by one worker
@@ -49,6 +57,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Workers begin with the longest tests, so that none of them is left alone with one in the end."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _rank(item.nodeid))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Collected tests and imported modules stay: the garbage collector need not walk through them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 def _rank(nodeid: str) -> int:
@@ -96,6 +115,13 @@ def ctrl_c():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def forked():
+    """Processes that `subprocess` and `multiprocessing` start are forked from one that has the imports."""
+    with forking():
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -37,10 +37,16 @@ _execute = subprocess._fork_exec
 # What is read while modules are imported: where a process wants it otherwise, it has to import them itself.
 _READ_AT_IMPORT = (
     *("NUMBA_", "PYTHON", "LD_", "MALLOC_", "TORCH", "COVERAGE_"),
-    *("XDG_CACHE_HOME", "BERTH_TRAIN_SILENT_S"),
+    "XDG_CACHE_HOME",
 )
 _ADJUSTED = ("NUMBA_NUM_THREADS", "PYTHONPATH")  # no kernel is parallel; sys.path is extended
-_READ_LATER = ("PYTHONBREAKPOINT", "TORCHINDUCTOR_CACHE_DIR")  # Ray and torch set them, in tests too
+# Ray, torch and torchrun set them, in tests too.
+_READ_LATER = (
+    "PYTHONBREAKPOINT",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TORCHELASTIC_",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+)
 _SPAWNED = "--multiprocessing-fork"  # how multiprocessing marks a process that it spawns
 _imported_with: dict[str, str] = {}
 
@@ -53,7 +59,7 @@ def remember_environment() -> None:
 def relevant(environment: Any) -> dict[str, str]:
     """The variables that imported modules have read."""
     named = {name: value for name, value in environment.items() if name.startswith(_READ_AT_IMPORT)}
-    return {name: value for name, value in named.items() if name not in (*_ADJUSTED, *_READ_LATER)}
+    return {name: value for name, value in named.items() if not name.startswith((*_ADJUSTED, *_READ_LATER))}
 
 
 class Origin:

@@ -75,6 +75,14 @@ def alive(pid: int) -> bool:
         return False
 
 
+def test_a_job_finds_the_programs_of_the_controllers_python_after_its_own(stage, monkeypatch):
+    beside = Path(sys.executable).parent
+    assert (beside / "berth").exists()
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")  # as where berth was started by its path
+    stage.start(launch("berth", "--version")).end()
+    assert stage.log().startswith("berth ")
+
+
 def test_a_gang_has_torchruns_environment(stage):
     show = "print(*(os.environ[n] for n in 'RANK LOCAL_RANK WORLD_SIZE CUDA_VISIBLE_DEVICES MASTER_ADDR'.split()))"
     stage.start(launch(sys.executable, "-c", f"import os; {show}", members=3)).end()

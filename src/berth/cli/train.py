@@ -176,17 +176,10 @@ def train(
     # Spinning threads take cores from working ones; torch reads these when it is loaded.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
-    from berth.cli.train_output import exit_on_interrupt, open_logs, print_result, progress_bar
     from berth.train.options import TrainOptions
-    from berth.train.orchestrate import planned_of
     from berth.train.planned import job_plan
-    from berth.train.recipes import make_recipe, row_optimiser
-    from berth.train.tables import DecayPolicy
-    from berth.train.trainer import Trainer
-    from berth.train.worker import exit_if_peer_lost
 
     plan = plan or (job_plan() if workers == 1 and stages is None else None)
-    devices = _devices(device_map or [])
     check_folder(checkpoint, option="--checkpoint")
     check_folder(tensorboard, option="--tensorboard")
     wanted = _wanted(steps, examples, data)
@@ -194,28 +187,38 @@ def train(
     for name, size in (("--memory", memory), ("--device-cache", device_cache)):
         if size is not None:
             read_positive(name, size_bytes, size)
+    slowdowns = _slowdowns(emulate or [])
+    options = TrainOptions(
+        batch=batch or 1, seed=seed, threads=threads, device=device, bf16=bf16, memory=memory, day_every=day,
+        device_map=_devices(device_map or []), device_cache=device_cache,
+        checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
+        workers=workers, servers=servers, tables=cast("Tables | None", tables),
+        stages=stages, plan=plan, scale=scale, micro_batches=micro,
+        slowdowns=slowdowns, mode=cast("Mode", mode or "sync"), staleness=staleness, geo_every=geo_every,
+        codec=cast("Codec", compress), plain=plain, max_restarts=restarts, grace_s=read("--grace", seconds, grace),
+        eval_every=evaluation.eval_every, best=cast("Metric | None", evaluation.best), patience=evaluation.patience,
+        **learning.train_options(),
+    )  # fmt: skip
+
+    # With torch, which takes seconds: what is wrong with the options is reported before.
+    from berth.cli.train_output import exit_on_interrupt, open_logs, print_result, progress_bar
+    from berth.train.orchestrate import planned_of
+    from berth.train.recipes import make_recipe, row_optimiser
+    from berth.train.tables import DecayPolicy
+    from berth.train.trainer import Trainer
+    from berth.train.worker import exit_if_peer_lost
+
     recipe = make_recipe(
         model, data=data, columns=columns, seed=seed, batch=batch, optimiser=row_optimiser(learning.optimiser),
         epochs=1 if wanted is None else None, strict=strict, decay=DecayPolicy() if day is not None else None,
     )  # fmt: skip
-    slowdowns = _slowdowns(emulate or [])
     planned = planned_of(recipe, plan, scale, slowdowns) if stages is None else None
     if planned is not None and batch is None and planned.batch is not None:
         recipe = replace(recipe, batch=planned.batch)
     if mode is None:
         mode = "sync" if planned is None or planned.is_sync else "async"
     goal = None if wanted is None else _in_steps(*wanted, recipe.batch)
-    options = TrainOptions(
-        batch=recipe.batch, seed=seed, threads=threads, device=device, bf16=bf16, memory=memory, day_every=day,
-        device_map=devices, device_cache=device_cache,
-        checkpoints=_checkpoints(checkpoint, checkpoint_every, keep, fresh, resume),
-        workers=workers, servers=servers, tables=cast("Tables | None", tables),
-        stages=stages, plan=plan, scale=scale, micro_batches=micro,
-        slowdowns=slowdowns, mode=cast("Mode", mode), staleness=staleness, geo_every=geo_every,
-        codec=cast("Codec", compress), plain=plain, max_restarts=restarts, grace_s=read("--grace", seconds, grace),
-        eval_every=evaluation.eval_every, best=cast("Metric | None", evaluation.best), patience=evaluation.patience,
-        **learning.train_options(),
-    )  # fmt: skip
+    options = replace(options, batch=recipe.batch, mode=cast("Mode", mode))
     if memory is not None:
         _check_memory(memory, recipe, options, planned, goal)
     command = [sys.executable, "-m", "berth", "train", *sys.argv[2:]]

@@ -1,4 +1,9 @@
-"""Preemption for gain: running jobs are evicted where another gains more than that costs them."""
+"""Preemption for gain: running jobs are evicted where another gains more than that costs them.
+
+The running jobs that can be preempted are kept in `World.threatened` from one look to the next: first those that may be
+evicted, in the order in which they are considered, then the others. They are nearly in order at the next look, and
+what a victim costs is asked only as far as victims are considered.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +19,7 @@ from berth.schedule.claims import reclaim, return_devices
 from berth.schedule.placement import accepts_device_type, device_types_of, exceeds_quota, find_place_for
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
-from berth.schedule.queue import dequeue_at, order_of, picked, stable_order
+from berth.schedule.queue import dequeue_at, order_of
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.reservation import (
@@ -27,8 +32,11 @@ from berth.schedule.reservation import (
 )
 from berth.schedule.segments import begin_walk
 from berth.schedule.shapes import has_devices, holds_tied
+from berth.schedule.threatened import copy_threatened
 
 _MAX_JOBS = 4  # blocked jobs for which victims are looked for in one pass
+_LAST = 2**31 - 1  # the priority of those that may not be evicted: behind all others
+_SHIFTS_PER_JOB = 8  # insertion sort gives up beyond this average
 
 
 @indirect
@@ -38,8 +46,8 @@ def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
     Returns when a job that is protected from eviction now may be evicted, if that would pay.
     """
     state = world.state[0]
-    tried, i, wake, changed = 0, state.queue_start, math.inf, True
-    evictable = protected = np.empty(0, np.int32)
+    tried, i, wake = 0, state.queue_start, math.inf
+    state.ranked = -1
     begin_walk(world)
     while tried < _MAX_JOBS:
         i = next_to_gain(world, hooks, i, now)
@@ -51,53 +59,31 @@ def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
         if gain <= least_gain_s(world, row) or exceeds_quota(world, row):
             continue
         tried += 1
-        if changed:
-            evictable, protected = by_protection(world, now)
-            state.ranked = -1
         opens = may_use_reserved(world, row)
         open_reservation(world, opens)
         changed = start_on_leftover(world, i - 1, now)
-        changed = changed or start_by_eviction(world, hooks, i - 1, gain, evictable, now)
+        changed = changed or start_by_eviction(world, hooks, i - 1, gain, now)
         close_reservation(world, opens, row, changed)
         if changed:
             begin_walk(world)
+            state.ranked = -1
             i = state.queue_start  # the victims are in the queue now
         else:
-            wake = min(wake, next_evictable_s(world, hooks, row, gain, protected, now))
+            wake = min(wake, next_evictable_s(world, hooks, row, gain, now))
     return wake
 
 
 @kernel
-def by_protection(world: World, now: float) -> tuple[Array, Array]:
-    """The running jobs that can be preempted: those that may be evicted now, and those that are protected still."""
-    running = world.state[0].running
-    evictable, protected = np.empty(running, np.int32), np.empty(running, np.int32)
-    count, left = 0, 0
-    for i in range(running):
-        row = world.running[i]
-        victim = world.jobs[row]
-        if not victim.preemptible:
-            continue
-        if now < protected_until_s(world, victim):
-            protected[left] = row
-            left += 1
-        elif victim.started_s != now:
-            evictable[count] = row
-            count += 1
-    return evictable[:count], protected[:left]
-
-
-@kernel
-def next_evictable_s(
-    world: World, hooks: Hooks, row: int, gain: float, protected: Array, now: float
-) -> float:
+def next_evictable_s(world: World, hooks: Hooks, row: int, gain: float, now: float) -> float:
     """When the first protected job that it would pay to evict for `row` loses its protection; cost as of now."""
-    job, margin = world.jobs[row], world.rules[0].gain_margin
+    job, state, margin = world.jobs[row], world.state[0], world.rules[0].gain_margin
     wake = math.inf
-    for candidate in protected:
-        victim = world.jobs[candidate]
+    if state.ranked < 0:  # no device type that the job accepts
+        return wake
+    for one in world.threatened[state.ranked : state.threatened]:
+        victim = world.jobs[one.row]
         until_s = protected_until_s(world, victim)
-        if until_s >= wake:
+        if until_s <= now or until_s >= wake:
             continue
         advance_progress(victim, now)
         cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
@@ -135,27 +121,25 @@ def start_on_leftover(world: World, at: int, now: float) -> bool:
 
 
 @kernel
-def start_by_eviction(world: World, hooks: Hooks, at: int, gain: float, evictable: Array, now: float) -> bool:
+def start_by_eviction(world: World, hooks: Hooks, at: int, gain: float, now: float) -> bool:
     """Starts a job by evictions among devices of one type, the first for which it pays."""
     job = world.jobs[world.waiting[at]]
     if job.vector:
-        return evict_for_shape(world, hooks, at, gain, evictable, now)
+        return evict_for_shape(world, hooks, at, gain, now)
     for device_type in device_types_of(world, job):
         accepts = accepts_device_type(job, device_type)
-        if accepts and evict_on_type(world, hooks, at, device_type, gain, evictable, now):
+        if accepts and evict_on_type(world, hooks, at, device_type, gain, now):
             return True
     return False
 
 
 @kernel
-def evict_on_type(
-    world: World, hooks: Hooks, at: int, device_type: int, gain: float, evictable: Array, now: float
-) -> bool:
+def evict_on_type(world: World, hooks: Hooks, at: int, device_type: int, gain: float, now: float) -> bool:
     """Finds the cheapest victims inside one group of the job's nearest tier, and evicts them if it pays."""
     row = world.waiting[at]
     job = world.jobs[row]
-    victims, costs = eviction_candidates(world, hooks, row, device_type, evictable, now)
-    group, considered, cost = cheapest_group(world, row, device_type, victims, costs)
+    rank_victims(world, hooks, row, 1 << device_type, now)
+    group, considered, cost = cheapest_group(world, hooks, row, device_type, now)
     if group < 0 or exceeds_quota(world, row):
         return False
     own_cost = restore_cost_s(world, job.gpus) * (job.first_start_s >= 0)
@@ -164,10 +148,11 @@ def evict_on_type(
     evicted = np.empty(considered, np.int64)
     count = 0
     for k in range(considered):
-        if holds_devices_in(world, row, victims[k], job.nearest_tier, group):
-            return_devices(world, world.jobs[victims[k]].first_place)
-            evict(world, victims[k], ReasonCode.MADE_WAY)
-            evicted[count] = victims[k]
+        victim = world.threatened[k].row
+        if world.threatened[k].evictable and holds_devices_in(world, row, victim, job.nearest_tier, group):
+            return_devices(world, world.jobs[victim].first_place)
+            evict(world, victim, ReasonCode.MADE_WAY)
+            evicted[count] = victim
             count += 1
     start_job(world, row, device_type, job.nearest_tier, group, now, ReasonCode.MADE_ROOM)
     job.saves_s = gain
@@ -178,21 +163,22 @@ def evict_on_type(
 
 
 @kernel
-def evict_for_shape(world: World, hooks: Hooks, at: int, gain: float, evictable: Array, now: float) -> bool:
+def evict_for_shape(world: World, hooks: Hooks, at: int, gain: float, now: float) -> bool:
     """The same for a job with parts: all devices of its shape come free inside one group, or nothing changes."""
     row = world.waiting[at]
     job = world.jobs[row]
     shape = world.shapes[job.shape]
-    victims, costs = eviction_candidates(world, hooks, row, -1, evictable, now)
-    group, considered, cost = cheapest_group_for_need(world, row, victims, costs)
+    rank_victims(world, hooks, row, job.device_type_mask, now)
+    group, considered, cost = cheapest_group_for_need(world, hooks, row, now)
     own_cost = restore_cost_s(world, job.gpus) * (job.first_start_s >= 0)
     if group < 0 or exceeds_quota(world, row) or gain <= world.rules[0].gain_margin * (cost + own_cost):
         return False
     evicted, count = np.empty(considered, np.int64), 0
     for k in range(considered):
-        if holds_devices_in(world, row, victims[k], job.nearest_tier, group):
-            return_devices(world, world.jobs[victims[k]].first_place)
-            evicted[count] = victims[k]
+        victim = world.threatened[k].row
+        if world.threatened[k].evictable and holds_devices_in(world, row, victim, job.nearest_tier, group):
+            return_devices(world, world.jobs[victim].first_place)
+            evicted[count] = victim
             count += 1
     free = world.groups[job.nearest_tier, group].free
     fits = has_devices(free, shape.need) and holds_tied(world, shape, job.nearest_tier, group)
@@ -212,7 +198,7 @@ def evict_for_shape(world: World, hooks: Hooks, at: int, gain: float, evictable:
 
 
 @kernel
-def cheapest_group_for_need(world: World, row: int, victims: Array, costs: Array) -> tuple[int, int, float]:
+def cheapest_group_for_need(world: World, hooks: Hooks, row: int, now: float) -> tuple[int, int, float]:
     """(group, number of victims to consider, their cost) of the group that has all types first; group -1: none."""
     job, device_types = world.jobs[row], world.state[0].device_types
     need = world.shapes[job.shape].need
@@ -222,15 +208,18 @@ def cheapest_group_for_need(world: World, row: int, victims: Array, costs: Array
         host = world.hosts[at]
         if not is_reserved_from(world, row, host):
             free[host.group[job.nearest_tier], host.device_type] += host.free
-    for k in range(len(victims)):
-        for place in places_of(world, world.jobs[victims[k]].first_place):
+    for k in range(world.state[0].ranked):
+        cost = cost_of(world, hooks, row, world.threatened[k], now)
+        if cost == math.inf:
+            continue
+        for place in places_of(world, world.jobs[world.threatened[k].row].first_place):
             host = world.hosts[place.host]
             number = host.group[job.nearest_tier]
             if host.down or is_reserved_from(world, row, host):
                 continue
             free[number, host.device_type] += place.count
             if charged[number] != k:
-                total[number] += costs[k]
+                total[number] += cost
                 charged[number] = k
             if suffices(free[number], need):
                 return number, k + 1, total[number]
@@ -238,57 +227,102 @@ def cheapest_group_for_need(world: World, row: int, victims: Array, costs: Array
 
 
 @kernel
-def eviction_candidates(
-    world: World, hooks: Hooks, row: int, device_type: int, evictable: Array, now: float
-) -> tuple[Array, Array]:
-    """Running jobs that may be evicted for `row`, with the cost of each: cheapest, or last in order, first.
+def rank_victims(world: World, hooks: Hooks, row: int, types: int, now: float) -> None:
+    """Ranks the running jobs that may be evicted for `row`: cheapest first, or last in order.
 
-    They hold devices of the type; -1: of any that the job needs.
+    They hold devices of some types (one bit each) and have no higher priority. Where their order decides, they are
+    the same for jobs of one priority and the same types, until one of them starts.
     """
-    job, count = world.jobs[row], 0
-    types = job.device_type_mask if device_type < 0 else 1 << device_type
-    ranked = ranked_victims(world, hooks, job.priority, types, evictable, now)
-    rows, costs = np.empty(len(ranked), np.int64), np.empty(len(ranked))
-    for candidate in ranked:
-        victim = world.jobs[candidate]
-        cost = hooks.cost(victim, job, now, world.params[0]) + restore_cost_s(world, victim.gpus)
-        if cost < math.inf:
-            rows[count], costs[count] = candidate, cost
-            count += 1
-    if world.rules[0].victims_by_order:
-        return rows[:count], costs[:count]
-    order = stable_order(costs[:count])
-    return picked(rows, order), picked(costs, order)
+    state, priority, by_order = world.state[0], world.jobs[row].priority, world.rules[0].victims_by_order
+    if state.ranked < 0 or state.ranked_priority != priority or state.ranked_types != types:
+        state.ranked_priority, state.ranked_types, state.ranked, state.room_gpus = priority, types, 0, 0
+        list_preemptible(world)
+        for one in world.threatened[: state.threatened]:
+            victim = world.jobs[one.row]
+            one.running_index = victim.running_index
+            protected = now < protected_until_s(world, victim) or victim.started_s == now
+            if protected or victim.priority > priority or not holds_type(world, victim, types):
+                one.priority, one.order_key = _LAST, 0.0
+                continue
+            state.ranked += 1
+            advance_progress(victim, now)
+            one.priority = 0
+            if by_order:
+                one.priority, one.order_key = victim.priority, -order_of(world, hooks, one.row, now)
+        sort_victims(world.threatened, state.threatened)
+    if not by_order:
+        for one in world.threatened[: state.ranked]:
+            one.order_key = eviction_cost_s(world, hooks, row, one.row, now)
+        sort_victims(world.threatened, state.ranked)
 
 
 @kernel
-def ranked_victims(
-    world: World, hooks: Hooks, priority: int, types: int, evictable: Array, now: float
-) -> Array:
-    """Those of the evictable jobs that hold devices of some types and have no higher priority; last in order first.
-
-    They are the same for jobs of one priority and type, until one of them starts. Where cost decides, in any order.
-    """
+def list_preemptible(world: World) -> None:
+    """Lists all running jobs that can be preempted: those of the last list in its order, then the others."""
     state, count = world.state[0], 0
-    if state.ranked >= 0 and state.ranked_priority == priority and state.ranked_types == types:
-        return world.victims[: state.ranked]
-    rows, priorities = np.empty(len(evictable), np.int64), np.zeros(len(evictable))
-    keys = np.zeros(len(evictable))
-    for row in evictable:
-        victim = world.jobs[row]
-        if victim.priority > priority or not holds_type(world, victim, types):
-            continue
-        advance_progress(victim, now)
-        rows[count] = row
-        if world.rules[0].victims_by_order:
-            keys[count], priorities[count] = -order_of(world, hooks, row, now), victim.priority
-        count += 1
-    order = stable_order(keys[:count])
-    ranked = picked(rows, picked(order, stable_order(picked(priorities, order))))
-    for k in range(count):
-        world.victims[k] = ranked[k]
-    state.ranked, state.ranked_priority, state.ranked_types = count, priority, types
-    return world.victims[:count]
+    listed = np.zeros(state.running, np.bool_)
+    for one in world.threatened[: state.threatened]:
+        at = world.jobs[one.row].running_index
+        if 0 <= at < state.running and world.running[at] == one.row and world.jobs[one.row].preemptible:
+            listed[at] = True
+            copy_threatened(one, world.threatened[count])
+            count += 1
+    for at in range(state.running):
+        if not listed[at] and world.jobs[world.running[at]].preemptible:
+            world.threatened[count].row, world.threatened[count].order_key = world.running[at], 0.0
+            count += 1
+    state.threatened = count
+
+
+@kernel
+def sort_victims(victims: Array, count: int) -> None:
+    """Sorts the first of them by insertion, since they are nearly in order; where they are not, by Shell's method.
+
+    The last entry of the array is spare.
+    """
+    gap, left, one = 1, _SHIFTS_PER_JOB * count, victims[-1]
+    while gap > 0:
+        for i in range(gap, count):
+            k = i - gap
+            if not is_considered_before(victims[i], victims[k]):
+                continue
+            copy_threatened(victims[i], one)
+            while k >= 0 and is_considered_before(one, victims[k]):
+                copy_threatened(victims[k], victims[k + gap])
+                k -= gap
+                left -= 1
+            copy_threatened(one, victims[k + gap])
+            if left < 0:
+                gap, left = count, 1 << 60
+                break
+        gap = max(1, gap * 5 // 11) if gap > 1 else 0
+
+
+@inlined
+def is_considered_before(first: Any, second: Any) -> bool:
+    """Whether a victim is considered before another: no two are alike."""
+    if first.priority != second.priority:
+        return first.priority < second.priority
+    if first.order_key != second.order_key:
+        return first.order_key < second.order_key
+    return first.running_index < second.running_index
+
+
+@inlined
+def eviction_cost_s(world: World, hooks: Hooks, row: int, victim: int, now: float) -> float:
+    """Seconds that it costs to evict a running job for `row`; inf: it may not be."""
+    job = world.jobs[victim]
+    return hooks.cost(job, world.jobs[row], now, world.params[0]) + restore_cost_s(world, job.gpus)
+
+
+@inlined
+def cost_of(world: World, hooks: Hooks, row: int, one: Any, now: float) -> float:
+    """The same for one that is ranked, which is marked as evictable if it may be evicted."""
+    cost = one.order_key
+    if world.rules[0].victims_by_order:
+        cost = eviction_cost_s(world, hooks, row, one.row, now)
+    one.evictable = cost < math.inf
+    return cost
 
 
 @inlined
@@ -304,26 +338,56 @@ def holds_type(world: World, job: Any, types: int) -> bool:
 
 @kernel
 def cheapest_group(
-    world: World, row: int, device_type: int, victims: Array, costs: Array
+    world: World, hooks: Hooks, row: int, device_type: int, now: float
 ) -> tuple[int, int, float]:
-    """(group, number of victims to consider, their cost) of the group that has room first; group -1: none."""
+    """(group, number of victims to consider, their cost) of the group that has room first; group -1: none.
+
+    If every victim might be evicted for any job, that group would be the same for all jobs of a size. So the policy
+    is asked about the victims in it first, and about those elsewhere only where one of these may not be evicted.
+    """
+    state, job = world.state[0], world.jobs[row]
+    if world.rules[0].victims_by_order and state.reserved_for < 0 and len(world.shapes) == 0:
+        if state.room_gpus != job.gpus or state.room_tier != job.nearest_tier:
+            state.room_gpus, state.room_tier, state.room_victims = job.gpus, job.nearest_tier, 0
+            group, considered, _ = first_with_room(world, hooks, row, device_type, False, now)
+            state.room_group, state.room_considered = group, considered
+            for k in range(considered):
+                if holds_devices_in(world, row, world.threatened[k].row, job.nearest_tier, group):
+                    world.victims[state.room_victims] = k
+                    state.room_victims += 1
+        cost = 0.0
+        for k in world.victims[: state.room_victims]:
+            cost += cost_of(world, hooks, row, world.threatened[k], now)
+        if cost < math.inf:
+            return state.room_group, state.room_considered, cost
+    return first_with_room(world, hooks, row, device_type, True, now)
+
+
+@kernel
+def first_with_room(
+    world: World, hooks: Hooks, row: int, device_type: int, asks: bool, now: float
+) -> tuple[int, int, float]:
+    """The same; unless it `asks`, every victim may be evicted and costs nothing."""
     job, size = world.jobs[row], world.groups.shape[1]
-    free, total = np.zeros(size, np.int64), np.zeros(size)
-    for at in range(len(world.hosts)):
-        host = world.hosts[at]
-        if host.device_type == device_type and not is_reserved_from(world, row, host):
-            free[host.group[job.nearest_tier]] += host.free
-    for k in range(len(victims)):
-        last = -1
-        for place in places_of(world, world.jobs[victims[k]].first_place):
+    freed, total = np.zeros(size, np.int64), np.zeros(size)
+    if world.state[0].reserved_for >= 0:
+        for at in range(len(world.hosts)):
+            host = world.hosts[at]
+            if host.device_type == device_type and is_reserved_from(world, row, host):
+                freed[host.group[job.nearest_tier]] -= host.free
+    for k in range(world.state[0].ranked):
+        cost, last = cost_of(world, hooks, row, world.threatened[k], now) if asks else 0.0, -1
+        if cost == math.inf:
+            continue
+        for place in places_of(world, world.jobs[world.threatened[k].row].first_place):
             host = world.hosts[place.host]
             number = host.group[job.nearest_tier]
             if available_to(world, row, host, device_type):
-                free[number] += place.count
+                freed[number] += place.count
                 if number != last:
-                    total[number] += costs[k]
+                    total[number] += cost
                     last = number
-                if free[number] >= job.gpus:
+                if freed[number] + world.groups[job.nearest_tier, number].free[device_type] >= job.gpus:
                     return number, k + 1, total[number]
     return -1, 0, 0.0
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from berth.native.arrays import move
 from berth.native.kernels import inlined, kernel
 from berth.schedule.estimates import learn_duration
 from berth.schedule.policy import Hooks
@@ -21,7 +22,6 @@ _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
 # that others leave, and a gang can't: without it gangs wait longer than beside jobs of fixed shapes.
 _ALTERNATIVES_WEIGHT = 3.0
 _SHIFTS_PER_ROW = 8  # insertion sort gives up beyond this average
-_RUN = 8
 
 
 @inlined
@@ -79,15 +79,13 @@ def enqueue(world: World, row: int) -> None:
     first, last = state.queue_start, state.queue_stop
     low = index_for(world, row, last)
     if first > 0 and low - first < last - low:
-        for i in range(first, low):
-            waiting[i - 1] = waiting[i]
+        move(waiting, first, first - 1, low - first)
         low -= 1
         state.queue_start = first - 1
     else:
-        for i in range(last, low, -1):
-            waiting[i] = waiting[i - 1]
+        move(waiting, low, low + 1, last - low)
         state.queue_stop = last + 1
-    enter_at(world, low, row)
+    enter_at(world, low, row, state.first_segment, state.queue_start)
 
 
 @kernel
@@ -100,11 +98,11 @@ def enqueue_all(world: World, rows: Array) -> None:
     indices, stop = np.empty(count, np.int64), state.queue_stop
     for k in range(count - 1, -1, -1):
         indices[k] = index_for(world, rows[k], stop)
-        for i in range(stop - 1, indices[k] - 1, -1):
-            waiting[i + k + 1] = waiting[i]
+        move(waiting, indices[k], indices[k] + k + 1, stop - indices[k])
         stop = indices[k]
+    segment, start = state.first_segment, state.queue_start
     for k in range(count):
-        enter_at(world, indices[k] + k, rows[k])
+        segment, start = enter_at(world, indices[k] + k, rows[k], segment, start)
     state.queue_stop += count
 
 
@@ -125,13 +123,14 @@ def index_for(world: World, row: int, stop: int) -> int:
 
 
 @inlined
-def enter_at(world: World, at: int, row: int) -> None:
-    """Puts a job at an index of the queue at which there is room for it."""
+def enter_at(world: World, at: int, row: int, segment: int, start: int) -> tuple[int, int]:
+    """Puts a job at an index of the queue at which there is room for it; returns its segment: see join_segment."""
     world.waiting[at] = row
     world.jobs[row].state, world.jobs[row].answers = JobStatus.WAITING, -1
     if world.state[0].segmented:
-        join_segment(world, at, row)
+        segment, start = join_segment(world, at, row, segment, start)
     count_waiting(world, row, 1)
+    return segment, start
 
 
 @inlined
@@ -145,8 +144,7 @@ def count_waiting(world: World, row: int, more: int) -> None:
 def compact(world: World) -> None:
     """Moves the queue to the front of its array."""
     state = world.state[0]
-    for i in range(state.queue_start, state.queue_stop):
-        world.waiting[i - state.queue_start] = world.waiting[i]
+    move(world.waiting, state.queue_start, 0, state.queue_stop - state.queue_start)
     state.queue_stop -= state.queue_start
     state.queue_start = 0
 
@@ -157,8 +155,7 @@ def dequeue_at(world: World, at: int) -> None:
     state = world.state[0]
     if state.segmented:
         leave_segment(world, at, world.waiting[at])
-    for k in range(at, state.queue_start, -1):
-        world.waiting[k] = world.waiting[k - 1]
+    move(world.waiting, state.queue_start, state.queue_start + 1, at - state.queue_start)
     state.queue_start += 1
 
 
@@ -224,46 +221,6 @@ def merge_rows(jobs: Array, rows: Array) -> None:
         source, target, width = target, source, 2 * width
     for i in range(len(rows)):  # numba takes two seconds to compile `rows[:] = source`
         rows[i] = source[i]
-
-
-@kernel
-def stable_order(keys: Array) -> Array:
-    """Indices of the keys, smallest first, equal ones in their order: runs sorted by insertion are merged."""
-    count, width = len(keys), _RUN
-    source, target = np.arange(count), np.arange(count)
-    for start in range(0, count, width):
-        for i in range(start + 1, min(start + width, count)):
-            k = i - 1
-            while k >= start and keys[i] < keys[source[k]]:
-                source[k + 1] = source[k]
-                k -= 1
-            source[k + 1] = i
-    while width < count:
-        for start in range(0, count, 2 * width):
-            left, middle = start, min(start + width, count)
-            right, stop = middle, min(start + 2 * width, count)
-            if right == stop or not keys[source[right]] < keys[source[right - 1]]:  # as it is in order
-                for at in range(start, stop):
-                    target[at] = source[at]
-                continue
-            for at in range(start, stop):
-                if right == stop or (left < middle and not keys[source[right]] < keys[source[left]]):
-                    target[at] = source[left]
-                    left += 1
-                else:
-                    target[at] = source[right]
-                    right += 1
-        source, target, width = target, source, 2 * width
-    return source
-
-
-@kernel
-def picked(values: Array, order: Array) -> Array:
-    """The values at these indices; numba takes longer to compile `values[order]`."""
-    found = np.empty(len(order), values.dtype)
-    for k in range(len(order)):
-        found[k] = values[order[k]]
-    return found
 
 
 @inlined

@@ -446,9 +446,14 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("known", "i8"),  # see preempt_by_order.py
         ("offered", "i8"),
         ("settled", "i8"),
-        ("ranked", "i8"),  # jobs in `World.victims`; -1: they are to be found again
+        ("ranked", "i8"),  # of `World.threatened`, see preempt_for_gain.py; -1: they are to be found again
         ("ranked_priority", "i8"),  # no job in it has a higher one,
         ("ranked_types", "i8"),  # and all hold devices of one of these types, one bit each
+        ("room_gpus", "i8"),  # for jobs of this size and tier, the group in which victims make room first
+        ("room_tier", "i8"),
+        ("room_group", "i8"),
+        ("room_considered", "i8"),  # the victims among the first ranked ones that are in it,
+        ("room_victims", "i8"),  # which are listed in `World.victims`
         ("running_wake_s", "f8"),  # no running job's order changes by itself before
         ("next_round_s", "f8"),
         ("next_reorder_s", "f8"),  # no waiting job has waited `reorder_after_s` before
@@ -571,8 +576,8 @@ class World(NamedTuple):
     apart: (
         Array  # rows of all jobs that run on several machines, where policies move those; some may no longer
     )
-    victims: Array  # rows of running jobs that may be evicted, in the order of their preemption rule
-    threatened: Array  # THREATENED: running jobs that waiting ones may displace by order
+    victims: Array  # rows of running jobs that may be evicted, by order; entries of `threatened`, for gain
+    threatened: Array  # THREATENED: running jobs that waiting ones may displace
     decisions: Array  # DECISION, in the order taken
     params: Array  # PARAMS, one record
     rules: Array  # RULES, one record

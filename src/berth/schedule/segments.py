@@ -42,14 +42,16 @@ def find_segment(world: World, at: int) -> None:
 
 
 @kernel
-def join_segment(world: World, at: int, row: int) -> None:
-    """Counts a job that was inserted at an index of the queue; what its segment knew is asked again."""
+def join_segment(world: World, at: int, row: int, number: int, start: int) -> tuple[int, int]:
+    """Counts a job that was inserted at an index of the queue; what its segment knew is asked again.
+
+    Looks for the segment from one on that begins at the index `start`. Returns the segment and where it begins.
+    """
     state = world.state[0]
     if state.first_segment < 0:
-        state.first_segment = new_segment(world)
-    number, left = state.first_segment, at - state.queue_start
-    while left > world.segments[number].count:
-        left -= world.segments[number].count
+        state.first_segment = number = new_segment(world)
+    while at - start > world.segments[number].count:
+        start += world.segments[number].count
         number = world.segments[number].next
     segment = world.segments[number]
     segment.count += 1
@@ -57,6 +59,7 @@ def join_segment(world: World, at: int, row: int) -> None:
     segment.priority = min(segment.priority, world.jobs[row].priority)
     if segment.count > _MOST:
         cut(world, segment)
+    return number, start
 
 
 @kernel

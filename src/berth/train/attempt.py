@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from berth.train.heartbeat import SILENT_S
+from berth.train.heartbeat import silent_after_s
 
 AGENT_STORE = "TORCHELASTIC_USE_AGENT_STORE"
 _COUNT = "berth attempts"
@@ -47,7 +47,7 @@ def name_in_store(store: Any) -> str:
 
 
 def agree_on_attempt(store: Any, rank: int, processes: int, report: Callable[[Sequence[int]], None]) -> int:
-    """Return the number of this attempt, from 1, once all ranks know it; missing ones are reported every `SILENT_S`."""
+    """Return the number of this attempt, from 1, once all ranks know it; missing ones are reported again and again."""
     if rank:
         return _receive_number(store, rank, report)
     attempt = int(store.add(_COUNT, 1))
@@ -62,7 +62,7 @@ def agree_on_attempt(store: Any, rank: int, processes: int, report: Callable[[Se
                     store.set(f"{_NUMBER}/{token.decode()}", str(attempt))
                     answered[other] = token
         missing = [other for other in missing if not store.check([f"{_JOINED}/{attempt}/{other}"])]
-        if missing and time.monotonic() - reported_s > SILENT_S:
+        if missing and time.monotonic() - reported_s > silent_after_s():
             report(missing)
             reported_s = time.monotonic()
         time.sleep(_POLL_S if missing else 0)
@@ -75,7 +75,7 @@ def _receive_number(store: Any, rank: int, report: Callable[[Sequence[int]], Non
     key = f"{_NUMBER}/{token}"
     while not store.check([key]):
         try:
-            store.wait([key], timedelta(seconds=SILENT_S))
+            store.wait([key], timedelta(seconds=silent_after_s()))
         except RuntimeError:  # if the store is lost, `check` raises
             report([0])
     attempt = int(store.get(key))

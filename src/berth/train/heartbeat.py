@@ -2,8 +2,8 @@
 
 Every rank publishes a heartbeat: a counter, its step, and whether it waits for others. A rank whose heartbeat has
 stopped is silent (stopped, hung or disconnected); one that neither ends its step nor waits is busy. The lowest rank
-that is not silent reports both after `SILENT_S`. Servers answer pings of a rank on their host, which publishes the
-number of answers. Nothing is killed: only the rendezvous timeout ends a run.
+that is not silent reports both after `silent_after_s()`. Servers answer pings of a rank on their host, which
+publishes the number of answers. Nothing is killed: only the rendezvous timeout ends a run.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from typing import Any, Protocol
 
 from berth.errors import ForeignValueError, ServerError
 
-SILENT_S = float(os.environ.get("BERTH_TRAIN_SILENT_S", "30"))
 LOG_FD = "BERTH_TRAIN_VOICE"  # file descriptor of the launcher's standard error
-_CHECKS = 6  # checks per SILENT_S
+_CHECKS = 6  # checks within `silent_after_s()`
+
+
+def silent_after_s() -> float:
+    """Return the time without a heartbeat after which a process is reported."""
+    return float(os.environ.get("BERTH_TRAIN_SILENT_S", "30"))
 
 
 @dataclass(slots=True)
@@ -116,10 +120,11 @@ class StallMonitor:
         rank: int,
         world_size: int,
         *,
-        silent_s: float = SILENT_S,
+        silent_s: float | None = None,
         notify: Callable[[str], None] = notify,
     ) -> None:
-        self._rank, self._silent_s, self._notify = rank, silent_s, notify
+        self._rank, self._notify = rank, notify
+        self._silent_s = silent_after_s() if silent_s is None else silent_s
         now = time.monotonic()
         self._peers = {other: _PeerState(beat_at=now, state_at=now) for other in range(world_size)}
         self._servers: list[tuple[WatchedServer, _PeerState]] = []
@@ -127,7 +132,7 @@ class StallMonitor:
         self._beats = 0
         self._exchanged_at = now  # the last completed exchange
         self._quiet_until = 0.0
-        self._repeat_s = silent_s
+        self._repeat_s = self._silent_s
         self._ended = threading.Event()
 
     def start(self, store: KeyValueStore) -> None:

@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from berth.errors import InputError
-from berth.train.devices import available_devices
 from berth.train.stages.cut import Layout, StageCut
 from berth.units import format_count
 
@@ -170,6 +169,8 @@ def _stage_text(names: Sequence[str], cut: StageCut, stage: Stage, count: int) -
 def planned_devices(planned: PlannedRun, device: str, device_map: Mapping[str, str]) -> tuple[StageCut, ...]:
     """Return the stages with their torch devices: as mapped; `device` or a GPU of this machine for types that are not
     CPUs; else cores, which emulate them."""
+    from berth.train.devices import available_devices
+
     used = {cut.device_type for cut in planned.cuts}
     for device_type in device_map:
         if device_type not in used:

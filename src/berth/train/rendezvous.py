@@ -19,7 +19,7 @@ from typing import Any
 
 from berth.errors import ForeignValueError, InputError
 from berth.train.attempt import agree_on_attempt, is_store_of_agent, name_in_store
-from berth.train.heartbeat import SILENT_S, notify
+from berth.train.heartbeat import notify, silent_after_s
 from berth.train.hosts import Hosts, RankHost, this_host
 from berth.train.network_interface import IFNAME, is_loopback, use_route_interface
 from berth.train.run_secret import run_secret
@@ -194,7 +194,7 @@ def torchrun_name() -> str:
     """Return a name that all workers of this run of torchrun have in common, over all restarts, and no other has."""
     rank_info = rank_from_environment() or RankInfo()
     try:
-        return name_in_store(_store(rank_info, is_master=False, wait_s=SILENT_S))
+        return name_in_store(_store(rank_info, is_master=False, wait_s=silent_after_s()))
     except (RuntimeError, OSError) as error:
         raise InputError(
             f"the key-value store of torchrun at {rank_info.address} can't be reached",
@@ -205,7 +205,7 @@ def torchrun_name() -> str:
 def wait_for_all(
     rank_info: RankInfo, keep: ExitStack, notify: Callable[[str], None] = notify, *, plain: bool
 ) -> Joined:
-    """Return store, secret and hosts once every rank has joined; missing ranks are reported every `SILENT_S`."""
+    """Return store, secret and hosts once every rank has joined; missing ranks are reported again and again."""
     started = time.monotonic()
     connected = _connect(rank_info, started, notify)
     attempt = 1
@@ -242,7 +242,7 @@ def _connect(rank_info: RankInfo, started: float, notify: Callable[[str], None])
     is_master = rank_info.rank == 0 and not is_store_of_agent()
     while True:
         try:
-            return _store(rank_info, is_master=is_master, wait_s=SILENT_S)
+            return _store(rank_info, is_master=is_master, wait_s=silent_after_s())
         except (RuntimeError, OSError) as error:
             if is_master:
                 hint = str(error).splitlines()[0]
@@ -285,7 +285,7 @@ def _missing(rank_info: RankInfo, store: Any) -> list[int]:
     """Wait for all ranks for a while; returns those that have not joined."""
     keys = [f"here/{rank}" for rank in range(rank_info.processes)]
     try:
-        store.wait(keys, timedelta(seconds=SILENT_S))
+        store.wait(keys, timedelta(seconds=silent_after_s()))
     except RuntimeError:
         return [rank for rank, key in enumerate(keys) if not store.check([key])]
     return []

@@ -75,6 +75,7 @@ def test_an_ignored_ctrl_c_stays_ignored(ctrl_c):
     assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
 
 
+@pytest.mark.slow
 def test_a_kernel_that_returns_an_array_is_interrupted(ctrl_c):
     run = subprocess.run([sys.executable, "-c", IN_A_KERNEL], capture_output=True, text=True, check=False)
     assert (run.returncode, run.stdout) == (0, "interrupted\n"), run.stderr

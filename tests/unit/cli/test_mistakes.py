@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 JOBS = "job_id,submit_s,num_gpu,duration_s\na,0,1,10\nb,5,2,20\n"
@@ -145,6 +147,15 @@ def test_a_mistake_is_one_message_and_exit_code_two(line, message, files, berth)
     assert message in err
     assert sum(reported.startswith("error: ") for reported in err.splitlines()) == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("line", [line for line, _ in [*WRITTEN, *QUANTITIES] if line.startswith("train ")])
+def test_wrong_options_of_a_training_are_reported_before_torch_is_loaded(line, files, berth, monkeypatch):
+    for module in ("devices", "recipes", "trainer", "worker"):
+        monkeypatch.setitem(
+            sys.modules, f"berth.train.{module}", None
+        )  # an import of it would be a traceback
+    assert berth(*line.split())[0] == 2
 
 
 ADDRESSES = [

@@ -61,9 +61,14 @@ def test_no_table_splits_a_word_at_any_width(width, narrow):
     )
 
 
+@pytest.fixture(scope="module")
+def case():
+    """Its highest throughput takes a search."""
+    return next(cases(only="models"))
+
+
 @pytest.mark.parametrize("width", range(56, 80))
-def test_cells_that_are_not_wrapped_stay_whole_in_the_comparison_of_methods(width):
-    case = next(cases(only="models"))
+def test_cells_that_are_not_wrapped_stay_whole_in_the_comparison_of_methods(width, case):
     results = [
         Result(
             case,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import threading
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -79,6 +81,19 @@ class Crank:
     @property
     def state(self):
         return self.controller.state
+
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def tmp_path(tmp_path):
+    """In memory, where the system has files there: a controller writes through to the disk at every turn."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=MEMORY, prefix="berth-test-", ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 @pytest.fixture

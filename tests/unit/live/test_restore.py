@@ -96,7 +96,8 @@ def test_an_attempt_that_was_stopped_before_it_was_launched_is_tried_again(resto
     shutil.rmtree(restored.work / "ended" / token)
     Folder(restored.work, token).stop()  # the order that the lost part of the journal had for it
     restored.restore()
-    restored.live.clock.advance(10)
+    restored.until(lambda: token not in restored.live.state.attempts)
+    restored.live.clock.advance(10)  # the pause before it is tried again
     restored.finish(job)
     assert restored.live.controller.store.ended_job(job)["attempts"] == 2
 

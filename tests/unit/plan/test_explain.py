@@ -7,6 +7,7 @@ import math
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import cached_property
 from types import SimpleNamespace
 
 import pytest
@@ -52,23 +53,38 @@ FAST = problem_for(CTRDNN, CLOUD, 4e6, options=ROWS)
 SLOW = problem_for(CTRDNN, CLOUD, 1e5, options=ROWS)
 
 
+class Answer:
+    """The plan for a problem, and what is computed about it for those tests that ask."""
+
+    def __init__(self, problem):
+        self.problem = problem
+
+    @cached_property
+    def outcome(self):
+        return exact(self.problem, Budget())
+
+    @cached_property
+    def found(self):
+        return candidates(self.problem, self.outcome)
+
+    @cached_property
+    def sentences(self):
+        return explain(self.outcome, self.found)
+
+
 @pytest.fixture(scope="module")
 def fast():
-    outcome = exact(FAST, Budget())
-    found = candidates(FAST, outcome)
-    return outcome, found, explain(outcome, found)
+    return Answer(FAST)
 
 
 @pytest.fixture(scope="module")
 def slow():
-    outcome = exact(SLOW, Budget())
-    found = candidates(SLOW, outcome)
-    return outcome, found, explain(outcome, found)
+    return Answer(SLOW)
 
 
 @pytest.mark.slow
 def test_the_choice_comes_first_and_no_candidate_is_cheaper(fast):
-    _, found, _ = fast
+    found = fast.found
     costs = [one.plan.cost_usd for one in found if one.plan]
     assert found[0].chosen
     assert sum(one.chosen for one in found) == 1
@@ -76,7 +92,7 @@ def test_the_choice_comes_first_and_no_candidate_is_cheaper(fast):
 
 
 def test_candidates_differ_in_their_devices_and_all_hold(fast):
-    _, found, _ = fast
+    found = fast.found
     sets = [
         frozenset(one.plan.worker_counts)
         for one in found
@@ -88,10 +104,10 @@ def test_candidates_differ_in_their_devices_and_all_hold(fast):
 
 @pytest.mark.slow
 def test_the_fixed_plans_are_always_there_and_say_when_they_fail(fast, slow):
-    for _, found, _ in (fast, slow):
-        names = " ".join(one.name for one in found)
+    for answer in (fast, slow):
+        names = " ".join(one.name for one in answer.found)
         assert all(name in names for name in ("cpu-only", "gpu-only", "heuristic"))
-    assert all(one.note for one in fast[1] if one.plan is None)
+    assert all(one.note for one in fast.found if one.plan is None)
 
 
 @pytest.mark.slow
@@ -113,7 +129,7 @@ def test_equal_plans_with_other_micro_batches_are_one_candidate():
 
 @pytest.mark.slow
 def test_one_more_replica_is_computed_with_the_servers_and_readers_it_needs(slow):
-    outcome, _, sentences = slow
+    outcome, sentences = slow.outcome, slow.sentences
     plan = outcome.plan
     assert len(plan.stages) == 1
     more = with_counts(SLOW.at(LARGEST), plan.schedule, plan.cuts, [plan.stages[0].replicas + 1])
@@ -131,8 +147,8 @@ def test_whether_the_throughput_binds_is_true_in_both_cases(slow):
     said = next(text for text in more if text.startswith("The throughput"))
     assert "binds" in said
     assert format_usd(free.cost_usd) in said
-    assert any(text.startswith("The throughput does not bind") for text in slow[2])
-    assert exact(SLOW.at(1.0), Budget()).plan.cost_usd == pytest.approx(slow[0].plan.cost_usd)
+    assert any(text.startswith("The throughput does not bind") for text in slow.sentences)
+    assert exact(SLOW.at(1.0), Budget()).plan.cost_usd == pytest.approx(slow.outcome.plan.cost_usd)
 
 
 @pytest.mark.slow
@@ -149,6 +165,7 @@ def test_a_limit_that_binds_is_named_with_what_it_costs():
     ]
 
 
+@pytest.mark.slow
 def test_one_more_replica_whose_servers_exceed_the_limit_is_not_offered():
     problem = problem_for(CTRDNN, CLOUD, 1.0, options=ON_SERVERS).with_limits({"cpu-core": 200})
     plan = fastest_under(problem, 2.0).plan
@@ -176,7 +193,7 @@ def test_what_pins_cost_is_the_difference():
 
 
 def test_the_next_best_has_other_devices_and_its_own_price(fast):
-    outcome, found, sentences = fast
+    outcome, found, sentences = fast.outcome, fast.found, fast.sentences
     second = min(
         (
             one.plan
@@ -192,7 +209,7 @@ def test_the_next_best_has_other_devices_and_its_own_price(fast):
 
 @pytest.mark.slow
 def test_a_proof_that_was_not_checked_is_not_called_checked(fast):
-    outcome, _, sentences = fast
+    outcome, sentences = fast.outcome, fast.sentences
     steps = outcome.certificate.steps
     assert f"shortest paths, {steps} steps that --certificate checks independently)" in sentences[-1]
     assert f"{steps} steps checked independently" in explain(outcome, [], checked=True)[-1]
@@ -205,7 +222,7 @@ def test_a_short_proof_is_checked_at_once():
 
 @pytest.mark.slow
 def test_a_false_proof_is_never_printed(fast):
-    outcome, *_ = fast
+    outcome = fast.outcome
     false = replace(outcome.certificate, lower=outcome.certificate.lower * 2)
     with pytest.raises(InputError, match="the proof of this plan does not hold"):
         explain(replace(outcome, certificate=false), [], checked=True)
@@ -228,7 +245,7 @@ def test_a_search_that_proves_nothing_is_held_against_the_optimum():
 
 
 def test_a_stage_takes_what_its_parts_take_in_its_schedule(fast, slow):
-    for outcome, *_ in (fast, slow):
+    for outcome in (fast.outcome, slow.outcome):
         for stage in outcome.plan.stages:
             alone = with_counts(
                 outcome.plan.problem,
@@ -282,8 +299,9 @@ def test_the_reason_of_a_count_is_the_machine_or_the_staleness():
     assert "a machine has no more than 8" in stage_reason(free, 0)
 
 
+@pytest.mark.slow
 def test_what_costs_least_per_hour_is_listed_and_holds(slow):
-    _, found, _ = slow
+    found = slow.found
     least = next(one.plan for one in found if one.name == "least $/h")
     assert not least.violations()
     assert least.usd_per_hour == min(one.plan.usd_per_hour for one in found if one.plan)
@@ -341,8 +359,9 @@ def test_a_stated_problem_has_reasons_too():
     assert "states all times" in plan_space(problem)
 
 
+@pytest.mark.slow
 def test_a_plan_that_is_faster_than_asked_says_why(slow):
-    outcome, found, sentences = slow
+    outcome, found, sentences = slow.outcome, slow.found, slow.sentences
     times = outcome.plan.throughput / 1e5
     said = next(text for text in sentences if text.startswith("It is"))
     assert f"It is {times:.2g} times as fast as asked" in said
@@ -389,7 +408,7 @@ def test_the_nics_of_a_stage_carry_rows_and_inputs():
 
 
 def test_the_range_of_the_throughput_is_that_of_slower_and_faster_devices(slow):
-    plan = slow[0].plan
+    plan = slow.outcome.plan
     low, high = throughput_range(plan)
     assert low < plan.throughput <= high * (1 + 1e-9)
     spread = CTRDNN.on(plan.stages[0].type_name).uncertainty
@@ -420,7 +439,7 @@ def test_a_stated_problem_has_no_uncertain_times_also_if_another_plan_costs_less
 
 
 def test_the_choice_flips_where_the_sentence_says(fast):
-    outcome, _, sentences = fast
+    outcome, sentences = fast.outcome, fast.sentences
     said = next(text for text in sentences if text.startswith("That is within the uncertainty"))
     mix, name, percent = re.search(r"flips to (.*) if those of (\S+) are about (\d+)% longer", said).groups()
     used = set(outcome.plan.worker_counts)
@@ -465,7 +484,7 @@ def test_cores_of_readers_are_named_where_only_gpus_were_asked_for():
 
 
 def test_a_cost_per_billion_is_the_cost_of_a_billion(slow):
-    assert cost_per_billion(slow[0].plan) == pytest.approx(slow[0].plan.cost_usd)
+    assert cost_per_billion(slow.outcome.plan) == pytest.approx(slow.outcome.plan.cost_usd)
 
 
 def test_every_device_says_measured_or_modelled():

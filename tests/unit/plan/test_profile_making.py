@@ -112,6 +112,7 @@ def test_every_layer_of_a_model_with_two_tables_runs_without_them(name):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_device_that_waits_is_timed_by_the_wall_clock():
     """The stand-in accelerator computes at half the speed of a core: CPU time alone would miss the wait."""
     layers = tuple(layer_facts(make_model("ctrdnn-8", rows=64), 256))
@@ -249,6 +250,7 @@ def test_layers_add_up_to_the_whole_step_and_curves_never_fall():
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_this_machine_is_measured_in_a_process_of_its_own(own):
     steps = []
     profile = profile_model(own, 64, ["cpu-core", "T4"], repeats=2, progress=lambda *step: steps.append(step))
@@ -263,6 +265,7 @@ def test_this_machine_is_measured_in_a_process_of_its_own(own):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_layer_that_fails_only_on_a_part_of_the_batch_is_named(tmp_path):
     path = tmp_path / "norms.py"
     path.write_text(
@@ -355,6 +358,7 @@ def test_a_mistake_is_one_message_and_exit_code_two(capsys, monkeypatch, argumen
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_this_machine_is_measured_and_forgotten(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTH_HOME", str(tmp_path / "home"))
     # What other tests disturb is not repeated, and nothing is measured for long: the figures do not matter here.

@@ -166,6 +166,89 @@ def test_where_no_other_place_is_free_no_job_moves():
     assert run.records["first_start_s"][2] == 2000.0
 
 
+LONG = 9000  # seconds: longer than anything that is waited for
+
+
+@pytest.mark.parametrize(
+    ("inside", "asked", "aside"),
+    [
+        # m0 has two devices free of eight, and four are asked for: the smallest that holds two moves.
+        ((1, 2, 3), 4, ["j1"]),
+        ((3, 1, 2), 4, ["j2"]),
+        # Three are free, and six are asked for: no job holds three, so the largest moves, then the smallest.
+        ((1, 2, 2), 6, ["j0", "j1"]),
+    ],
+)
+def test_the_smallest_job_that_suffices_steps_aside_else_the_largest(inside, asked, aside):
+    # j3 fills five devices of m1, of nine; it would have to leave it for m0, where it does not fit.
+    rows = [*((0, gpus, LONG) for gpus in inside), (0, 5, LONG), (1000, asked, 100)]
+    run = play(Tidy(), rows, [8, 8 if asked == 4 else 9])
+    assert places(run, "j4") == [f"m0:{asked}"]
+    assert run.records["first_start_s"][4] == 1000.0
+    sizes = {f"j{at}": gpus for at, gpus in enumerate(inside)}
+    assert sorted(moves(run)) == [(1000.0, job, [f"m1:{sizes[job]}"]) for job in aside]
+
+
+@pytest.mark.parametrize(("asked", "start_s"), [(19, 1000.0), (20, 9000.0)])
+def test_up_to_sixteen_jobs_step_aside_for_one(asked, start_s):
+    # 17 single devices of m0, of 20, are taken, and half of m1, of 36.
+    rows = [*[(0, 1, LONG)] * 17, (0, 18, LONG), (1000, asked, 100)]
+    run = play(Tidy(), rows, [20, 36])
+    assert run.records["first_start_s"][18] == start_s
+    assert len(moves(run)) == (16 if asked == 19 else 0)
+    # each restores for 40 s, for which it holds its device longer
+    assert sorted(set(run.records["end_s"][:17].tolist())) == ([9000.0, 9040.0] if asked == 19 else [9000.0])
+
+
+def test_the_machine_with_most_free_devices_is_cleared_first():
+    # From 5 s on m0 has two free of four, m1 three, m2 two.
+    rows = [(0, 2, LONG), (0, 2, 5), (0, 1, LONG), (0, 3, 5), (0, 2, LONG), (1000, 4, 100)]
+    run = play(Tidy(), rows, [4, 4, 4])
+    assert places(run, "j5") == ["m1:4"]
+    assert [(at, job) for at, job, _ in moves(run)] == [(1000.0, "j2")]
+
+
+@pytest.mark.parametrize(("others", "start_s"), [(5, 1000.0), (6, 9000.0)])
+def test_six_machines_are_tried_for_a_job(others, start_s):
+    # Each of the others has three free devices of eight, and a job that fits nowhere else; m0 has two and single ones.
+    rows = [*[(0, 1, LONG)] * 6, *[(0, 5, LONG)] * others, (1000, 4, 100)]
+    run = play(Tidy(), rows, [8] * (others + 1))
+    assert run.records["first_start_s"][-1] == start_s
+    assert len(moves(run)) == (2 if start_s == 1000.0 else 0)
+
+
+@dataclass(frozen=True)
+class TidyFarther(Tidy):
+    """Jobs that step aside may be spread."""
+
+    def rules(self) -> Rules:
+        return Rules(order=StaticOrder(), defragment=Defragment(self.times, farther=True))
+
+
+@pytest.mark.parametrize("policy", [Tidy(), TidyFarther()], ids=["as near", "farther"])
+def test_a_job_steps_aside_to_farther_places_only_if_that_is_allowed(policy):
+    # Two devices of m0 are free, of four, and one of m1 and of m2 each.
+    rows = [(0, 2, LONG), (0, 3, LONG), (0, 3, LONG), (1000, 3, 100)]
+    run = play(policy, rows, [4, 4, 4])
+    farther = isinstance(policy, TidyFarther)
+    assert moves(run) == ([(1000.0, "j0", ["m1:1", "m2:1"])] if farther else [])
+    assert run.records["first_start_s"][3] == (1000.0 if farther else 9000.0)
+    assert run.records["end_s"][0] == (9040.0 if farther else 9000.0)
+
+
+@pytest.mark.parametrize(
+    ("first", "third", "aside"), [(0, 0, ["j0"]), (1, 0, ["j2"]), (1, 1, []), (-1, 1, ["j0"])]
+)
+def test_no_job_steps_aside_for_one_of_lower_priority(first, third, aside):
+    priorities = (first, 0, third, 0)
+    rows = [
+        (*row, None, None, priority) for row, priority in zip(fragmented(5000.0), priorities, strict=True)
+    ]
+    run = play(Tidy(), rows, [4, 4])
+    assert [job for _, job, _ in moves(run)] == aside
+    assert run.records["first_start_s"][3] == (1000.0 if aside else 5000.0)
+
+
 # Reservations for jobs that wait long
 
 

@@ -279,6 +279,7 @@ def test_held_out_data_is_evaluated_in_every_mode(small, monkeypatch, mode):
     assert rows[0] == rows[1]  # evaluating creates none
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_the_last_evaluation_of_geo_is_that_of_what_all_workers_learned():
     """The local copies of rank 0 lack what the other worker has learned since it fetched them."""

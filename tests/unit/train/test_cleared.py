@@ -178,7 +178,7 @@ def test_a_run_of_torchrun_has_one_name_whatever_its_id(environment):
 
 
 def test_a_store_that_does_not_answer_is_one_message(monkeypatch):
-    monkeypatch.setattr("berth.train.rendezvous.SILENT_S", 0.1)
+    monkeypatch.setenv("BERTH_TRAIN_SILENT_S", "0.1")
     for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "1"}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(InputError, match=r"store of torchrun at 127.0.0.1:1 can't be reached"):

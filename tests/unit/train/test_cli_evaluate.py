@@ -233,6 +233,7 @@ def test_held_out_files_are_read_with_the_columns_of_the_training_data(first, tm
     assert found["auc"] == expected.auc
 
 
+@pytest.mark.slow
 def test_the_checkpoint_of_the_best_evaluation_is_exported(tmp_path):
     run = ("train", "ctrdnn-8", "--batch", 64, "--steps", 12, "--eval-examples", 256, "--eval-every", 4)
     berth(*run, "--best", "auc", "--checkpoint", tmp_path / "run")

@@ -206,7 +206,7 @@ def test_gpu_types_of_a_plan_run_on_a_gpu_where_there_is_one(tmp_path, monkeypat
     planned = planned_run(str(plan), "ctrdnn-8", names, {})
     found = [cut.device for cut in planned_devices(planned, "cpu", {})]
     assert found == ["cpu", "cpu"]  # emulated
-    monkeypatch.setattr("berth.train.planned.available_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
+    monkeypatch.setattr("berth.train.devices.available_devices", lambda: ["cpu", "cuda:0", "cuda:1"])
     assert [cut.device for cut in planned_devices(planned, "cpu", {})] == ["cpu", "cuda"]
     assert [cut.device for cut in planned_devices(planned, "xpu", {})] == ["cpu", "xpu"]
     mapped = planned_devices(planned, "cpu", {"T4": "cpu", "cpu-core": "mps"})

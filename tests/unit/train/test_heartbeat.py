@@ -189,6 +189,7 @@ def started():
         process.stderr.close()
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_a_rank_that_never_comes_is_named(started, free_port):
     port = free_port
@@ -197,6 +198,7 @@ def test_a_rank_that_never_comes_is_named(started, free_port):
     assert f"waiting: rank 2 of 3 did not join at 127.0.0.1:{port} within" in said_by(first, "rank 2 of 3")
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.slow
 def test_a_first_rank_that_never_comes_is_named(started, free_port):
     port = free_port

@@ -13,7 +13,7 @@ from berth.train.plan_comparison import compare_with_plan
 from berth.train.planned import planned_run
 from berth.zoo import make_model
 
-NAMES = make_model("nce").names
+NAMES = make_model("nce", rows=64).names
 PLAN = f"""\
 model: nce
 devices: [cpu-core, T4]

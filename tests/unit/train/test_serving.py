@@ -224,6 +224,7 @@ def test_a_model_that_can_not_be_exported_is_refused(model, message, tmp_path, c
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+@pytest.mark.slow
 def test_the_stored_check_notices_changed_rows(tmp_path):
     recipe = make_recipe("dcn-v2", batch=BATCH)
     prepared(recipe.model, recipe.data, tmp_path, "dcn-v2")

@@ -106,10 +106,18 @@ def test_ranks_that_another_launcher_started_train_together(free_port):
     assert said[1][0] == ""
 
 
+def torchrun_program() -> list[str]:
+    """Torchrun, forked from a process that has imported torch."""
+    return [str(programs() / "python"), str(Path(sys.executable).with_name("torchrun"))]
+
+
 @pytest.mark.slow
 def test_torchrun_starts_workers_that_train_together(free_port):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--no-python"]
-    command += [
+    command = [
+        *torchrun_program(),
+        "--nproc-per-node",
+        "2",
+        "--no-python",
         str(programs() / "berth"),
         "train",
         "ctrdnn-8",
@@ -140,7 +148,7 @@ def torchrun(port: int, *command: str) -> dict:
         "127.0.0.1",
     ]
     done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", *launch, *command],
+        [*torchrun_program(), *launch, "--no-python", str(programs() / "python"), *command],
         capture_output=True,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -10,6 +10,7 @@ import select
 import signal
 import socket
 import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -193,11 +194,16 @@ class Part:
                 raise CommandError(f"{what}: {error.strerror}") from None
 
     def _environment(self, member: dict[str, Any], first: dict[str, Any]) -> dict[str, str]:
-        """Return the variables of torchrun and of berth, and none of this process but a few."""
+        """Return the variables of torchrun and of berth, and none of this process but a few.
+
+        The programs beside this Python come last, so that a job finds `berth` wherever the controller was started.
+        """
         devices = ",".join(str(number) for number in member["devices"])
         machines = list(dict.fromkeys(other["machine"] for other in self.launch["members"]))
         local = [other for other in self.launch["members"] if other["machine"] == member["machine"]]
-        return {name: os.environ[name] for name in KEPT if name in os.environ} | {
+        kept = {name: os.environ[name] for name in KEPT if name in os.environ}
+        kept["PATH"] = os.pathsep.join([kept.get("PATH", os.defpath), os.path.dirname(sys.executable)])
+        return kept | {
             **{str(name): str(value) for name, value in self.launch["env"].items()},
             "RANK": str(member["rank"]),
             "LOCAL_RANK": str(member["local_rank"]),
