@@ -92,9 +92,9 @@ class ServerConnection:
         self.unacknowledged: dict[int, Sent] = {}
         self.responses: dict[int, Frame] = {}
         self.retries = 0
+        self.last_request = 0
         self._secret = secret
         self._options = options
-        self._last = 0  # request
         self._bytes = (0, 0)  # of closed connections
         self._failed_reconnects = 0  # since the last response
         self._unsent_push: int | None = None  # a push whose header is held back
@@ -121,11 +121,6 @@ class ServerConnection:
         """Return the number of unacknowledged pushes."""
         return sum(sent.kind in UNACKNOWLEDGED for sent in self.unacknowledged.values())
 
-    @property
-    def last_request(self) -> int:
-        """Return the number of the last request."""
-        return self._last
-
     def has_acknowledged(self, request: int) -> bool:
         """Whether the server has executed all pushes up to a request."""
         return not any(
@@ -147,18 +142,17 @@ class ServerConnection:
         if layout is not None and fill is not None:
             buffer = self.channel.reserve(layout.length)
             fill(layout.views(buffer.payload))
-        self._last += 1
+        self.last_request += 1
         if kind in UNACKNOWLEDGED and 2 * (self.pushes_in_flight + 1) >= self._options.in_flight:
             flags |= Flag.CONFIRM
         unsent, self._unsent_push = self._unsent_push, None
-        self.unacknowledged[self._last] = Sent(kind, flags, step, buffer)
+        self.unacknowledged[self.last_request] = Sent(kind, flags, step, buffer)
         in_ring = buffer is not None and buffer.ring_offset is not None
         if kind == Kind.PUSH and in_ring and not flags & Flag.END_STEP:
-            self._unsent_push = (
-                self._last
-            )  # only its header is left to send: it can carry the end of the step
-        self._send(unsent, self._last if self._unsent_push is None else None)
-        return self._last
+            # Only its header is left to send: it can carry the end of the step.
+            self._unsent_push = self.last_request
+        self._send(unsent, self.last_request if self._unsent_push is None else None)
+        return self.last_request
 
     def end_step(self, step: int, *, more: bool = False) -> None:
         """End the step: with the held-back push if there is one; with `more`, its header waits for the next request."""

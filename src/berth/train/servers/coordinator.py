@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 import numpy as np
 
 from berth.errors import WireError
-from berth.train.servers.handlers import Request, Worker, expect_arrays, filled_buffer
+from berth.train.servers.handlers import Request, Response, Worker, expect_arrays, filled_buffer
 from berth.train.servers.protocol import Array, Flag, Kind
 from berth.train.servers.shard import StepTracker
-from berth.train.servers.transport import PayloadBuffer
 
 if TYPE_CHECKING:
     from berth.train.servers.server_pool import ServerPool
@@ -100,17 +99,17 @@ class RunHandlers:
         self._takes: list[tuple[int, Array] | None] = [None] * tracker.workers  # in case a response is lost
         self._posted: list[list[Array]] = [[] for _ in range(tracker.workers)]
 
-    def handle(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
-        """Handle a request; returns payload and flags of the response."""
+    def handle(self, worker: Worker, request: Request) -> Response:
+        """Handle a request; returns its response."""
         return self.BY_KIND[request.frame.kind](self, worker, request)
 
-    def _begin(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _begin(self, worker: Worker, request: Request) -> Response:
         head, undone = expect_arrays(request.frame.arrays(), 2)
         first, examples = head.tolist()
         self._tickets.begin(first, examples, undone.tolist())
         return None, Flag.NONE
 
-    def _take(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _take(self, worker: Worker, request: Request) -> Response:
         """Complete tickets and take the next one; a retry gets the same response."""
         last = self._takes[worker.rank]
         if last is not None and request.frame.flags & Flag.RETRY and last[0] == request.frame.request:
@@ -132,26 +131,26 @@ class RunHandlers:
         self._takes[worker.rank] = request.frame.request, response
         return filled_buffer(request.port, [response]), Flag.NONE
 
-    def _read_tickets(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _read_tickets(self, worker: Worker, request: Request) -> Response:
         book = self._tickets
         head = np.array([book.first_untaken, book.completed, book.examples], np.int64)
         return filled_buffer(request.port, [head, np.array(book.undone, np.int64)]), Flag.NONE
 
-    def _post(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _post(self, worker: Worker, request: Request) -> Response:
         self._posted[worker.rank] = [array.copy() for array in expect_arrays(request.frame.arrays(), _POSTED)]
         return None, Flag.NONE
 
-    def _collect(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _collect(self, worker: Worker, request: Request) -> Response:
         """Return the metrics of all ranks; empty for a rank that posted none."""
         nothing = [np.empty(0, np.float32)] * _POSTED
         arrays = [array for posted in self._posted for array in posted or nothing]
         return filled_buffer(request.port, arrays), Flag.NONE
 
-    def _retire(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _retire(self, worker: Worker, request: Request) -> Response:
         self._tracker.retired[worker.rank] = True
         return None, Flag.NONE
 
-    BY_KIND: ClassVar[dict[Kind, Callable[..., tuple[PayloadBuffer | None, int]]]] = {
+    BY_KIND: ClassVar[dict[Kind, Callable[..., Response]]] = {
         Kind.BEGIN: _begin,
         Kind.TAKE: _take,
         Kind.TICKETS: _read_tickets,

@@ -214,9 +214,8 @@ def unpack(payload: Bytes) -> list[Array]:
     (count,) = _COUNT.unpack_from(data, 0)
     if count > MAX_ARRAYS or len(payload) < _COUNT.size + count * _ENTRY.size:
         raise WireError(f"payload of {len(payload)} bytes can't hold {count} arrays")
-    table = bytes(
-        data[_COUNT.size : _COUNT.size + count * _ENTRY.size]
-    )  # copied: the sender can still write to shared memory
+    # Copied: the sender can still write to shared memory.
+    table = bytes(data[_COUNT.size : _COUNT.size + count * _ENTRY.size])
     at = _aligned(_COUNT.size + len(table))
     arrays = []
     for kind, columns, rows in _ENTRY.iter_unpack(table):

@@ -16,7 +16,6 @@ from berth.train.sparse import Floats, TableSpec
 from berth.train.tables import Initialiser, Optimiser, State, Table
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
-from berth.train.tables.rows import Rows
 from berth.train.tables.state import PART_BYTES, split_state
 
 if TYPE_CHECKING:
@@ -124,7 +123,7 @@ class Shard:
             for first, change in changes:
                 flat = np.ascontiguousarray(change[part]).reshape(-1)
                 _merge(rows.data, rows.width, first, change.shape[1], places, flat, np.float32(share))
-            _mark_changed(rows, places)
+            rows.changed[places[places >= 0]] = 1
 
     def prefetch(self, number: int, keys: Keys) -> None:
         """Load cold rows into memory; creates none."""
@@ -256,7 +255,3 @@ def load_kernels() -> None:
     for read in (shard.peek, shard.pull):
         read(number, keys, np.empty((3, 1), np.float32))
     shard.push(number, keys, np.zeros((3, 1), np.float32), None)
-
-
-def _mark_changed(rows: Rows, places: Places) -> None:
-    rows.changed[places[places >= 0]] = 1
