@@ -179,6 +179,7 @@ def _load_kernels() -> None:
     from numba.core.dispatcher import Dispatcher
 
     from berth.native.cache import _Cache
+    from berth.native.deferred import deferred_kernels
     from berth.native.kernels import IndirectKernel, _outer
 
     modules = [module for name, module in sys.modules.items() if name.startswith("berth.")]
@@ -189,6 +190,9 @@ def _load_kernels() -> None:
         elif isinstance(value, IndirectKernel):
             for signature in _on_disk(_outer(value.py_func, no_cpython_wrapper=True)):
                 value.pointer(signature)
+    for kernel in deferred_kernels().values():
+        for signature in _on_disk(_outer(kernel.py_func, no_cpython_wrapper=True)):
+            kernel.compile_for(signature)
 
 
 def _on_disk(dispatcher: Any) -> list[Any]:

@@ -52,6 +52,14 @@ def test_who_is_passed_by_others_starts_no_later_than_was_promised(scenario):
         assert validator.run.records[row]["first_start_s"] <= until + 1e-6, scenario.command()
 
 
+def test_a_place_is_held_for_a_job_that_has_waited_long_also_where_order_preempts():
+    """At 201 s the first in order, a gang of two, has waited for more than 200 s; a job behind it could start."""
+    rows = [(0.0, 1, 200.0), (0.0, 1, 205.0), (0.0, 2, 110.0), (0.0, 1, 230.0)]
+    policy = "berth:hold_after=199s,hold_share=10,aging=100000d"
+    one = Scenario(cluster=[[1, 1]], jobs=tuple(rows), policy=policy, network="off", preemptible=0.0)
+    assert all_reasons_are_true(one).seen["held-for-other"] > 0
+
+
 def test_room_that_is_reserved_for_the_job_itself_is_room():
     rows = [(0.0, 1, 10.0), (0.0, 1, 10.0), (0.0, 1, 10.0), (0.0, 1, 1.0), (0.0, 1, 201.0), (0.0, 4, 202.0)]
     waits = (0.0, 8, 1.0)  # at 201 s eight are free, four of them in the group that is reserved for it

@@ -38,7 +38,7 @@ _MARKS = (
     b"NamedTuple",
 )  # in every source of compiled functions or of their arrays' types
 _NATIVE = tuple(
-    f"native/{name}.py" for name in ("cache", "kernels", "linking", "structs")
+    f"native/{name}.py" for name in ("cache", "deferred", "kernels", "linking", "pipeline", "structs")
 )  # they shape all compiled code
 _GUARDS = ("checks", "copies", "elements", "failures", "hooks", "limits", "lint", "sealed", "source")
 _POLICY_CODE = (

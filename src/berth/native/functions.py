@@ -26,7 +26,7 @@ from numba.core.runtime import rtsys
 
 from berth.native.cache import cache_folder
 from berth.native.kernels import COMPILER_LOCK, FunctionPointer, Signature, pointer_to
-from berth.native.linking import collecting_rarely
+from berth.native.pipeline import remembering
 
 _CompileResult: Any = CompileResult  # numba's own way to keep compiled code between runs, untyped
 _dumps: Any = serialize.dumps
@@ -42,7 +42,7 @@ def load_or_compile(key: str, signature: Signature, compile_function: Callable[[
     with COMPILER_LOCK:
         result = _load(path)
         if result is None:
-            with collecting_rarely():
+            with remembering():
                 result = compile_function()
             _store(path, result)
         return pointer_to(result, signature)

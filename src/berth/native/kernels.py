@@ -5,6 +5,7 @@
     @compilable   the same for a function that stays a plain Python function for Python
     @indirect     compiled code calls it by its address; it is compiled on its own, and only when it is needed
     @entry        Python calls it
+    @deferred     compiled code calls it by name; it is compiled when a run first reaches it, see deferred.py
 
 All but `indirect` return a callable with the signature of the decorated function. A version of it is compiled for the
 argument types of the first call. Indirect functions and entries are read from disk where an earlier run compiled
@@ -18,6 +19,7 @@ from typing import Any, TypeVar, cast
 
 import numba
 from numba import extending, types
+from numba.core import sigutils
 from numba.core.compiler_lock import global_compiler_lock
 from numba.core.dispatcher import Dispatcher
 from numba.experimental import function_type as _function_type  # noqa: F401 - the type of a FunctionPointer
@@ -32,6 +34,7 @@ NumbaType = Any  # numba is untyped
 _njit: Any = numba.njit
 _typeof: Any = numba.typeof
 _types: Any = types
+_normalize: Any = sigutils.normalize_signature
 _register_jitable: Any = extending.register_jitable
 
 COMPILER_LOCK: Any = (
@@ -129,6 +132,7 @@ def _inner(function: F, **options: Any) -> F:
     dispatcher = _njit(**_INNER, **options)(function)
     if isinstance(dispatcher, Dispatcher):  # not where NUMBA_DISABLE_JIT is set
         _widen_arguments(dispatcher)
+        _compile_untimed(dispatcher)
     return cast(F, dispatcher)
 
 
@@ -154,3 +158,15 @@ def _widened(type_: NumbaType) -> NumbaType:
     type_ = _types.unliteral(type_)
     integer = isinstance(type_, _types.IntEnumMember) or (isinstance(type_, _types.Integer) and type_.signed)
     return _types.int64 if integer else type_
+
+
+def _compile_untimed(dispatcher: Any) -> None:
+    """Compiles without timers: each listens to every call of LLVM until the functions that it calls are compiled."""
+
+    def compile_(signature: Signature) -> None:
+        arguments, return_type = _normalize(signature)
+        with COMPILER_LOCK, dispatcher._compiling_counter:
+            if arguments not in dispatcher.overloads:
+                dispatcher.add_overload(dispatcher._compiler.compile(arguments, return_type))
+
+    dispatcher.compile = compile_

@@ -8,13 +8,12 @@ they reach, optimize them together, and generate machine code.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache, cached_property
 from typing import Any
 
 from numba.core import codegen, compiler
+
+from berth.native.pipeline import passes_for, remembering
 
 _JITCodeLibrary: Any = codegen.JITCodeLibrary  # numba is untyped
 _Compiler: Any = compiler.Compiler
@@ -137,17 +136,6 @@ class _CalleeFlags(_Flags):  # type: ignore[misc]
 _callee_flags = cache(_CalleeFlags)
 
 
-@contextmanager
-def collecting_rarely() -> Iterator[None]:
-    """Compiles in a tenth less time: numba creates millions of objects, few of which are garbage in cycles."""
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, 50, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 class InnerCompiler(_Compiler):  # type: ignore[misc]
     """Compiles a function that only compiled functions call."""
 
@@ -158,8 +146,12 @@ class InnerCompiler(_Compiler):  # type: ignore[misc]
         state.flags = _OwnFlags(state.flags)
         state.library = self.library_class(state.targetctx.codegen(), state.func_id.func_qualname)
         state.library.enable_object_caching()
-        with collecting_rarely():
+        with remembering():
             return super()._compile_core()
+
+    def define_pipelines(self) -> list[Any]:
+        """The passes that the function needs."""
+        return passes_for(self.state)
 
 
 class OuterCompiler(InnerCompiler):

@@ -32,7 +32,7 @@ class NativeStructType(types.Type):
     """The numba type of a struct: the name and type of each field."""
 
     def __init__(self, name: str, fields: tuple[tuple[str, Any], ...]) -> None:
-        self.fields = fields
+        self.tuple_name, self.fields = name, fields
         # short, since the types of its arguments are part of the name of every compiled function
         super().__init__(f"{name}.{hashlib.sha256(repr(fields).encode()).hexdigest()[:16]}")
 
@@ -79,7 +79,28 @@ def _type_of(values: Any) -> NativeStructType:
 
 @cache
 def _struct_type(name: str, fields: tuple[tuple[str, Any], ...]) -> NativeStructType:
-    return NativeStructType(name, fields)  # cached, since hashing the fields takes long
+    made = NativeStructType(name, fields)  # cached, since hashing the fields takes long
+    assert is_the_type(made) or name not in _relied_on, f"{name} has two types"
+    return made
+
+
+_first: dict[str, NativeStructType] = {}
+_relied_on: set[str] = set()
+
+
+def rely_on(name: str) -> None:
+    """Lets all named tuples of a name have the same type in this process."""
+    _relied_on.add(name)
+
+
+def is_the_type(type_: NativeStructType) -> bool:
+    """Whether a type is the first one of its name."""
+    return _first.setdefault(type_.tuple_name, type_) == type_
+
+
+def the_type_of(name: str) -> NativeStructType:
+    """The type of the named tuples of a name that has only one."""
+    return _first[name]
 
 
 def _words_of(values: tuple[Any, ...]) -> Iterator[int]:

@@ -7,6 +7,7 @@ Devices are claimed first (claims.py) and assigned to a job afterwards. What bec
 from __future__ import annotations
 
 from berth import reproducible
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.claims import free_entries, return_devices
 from berth.schedule.policy import Hooks
@@ -40,7 +41,7 @@ def charge_quota(world: World, row: int, gpus: int) -> None:
         world.quotas[quota].used += gpus
 
 
-@kernel
+@deferred
 def start_job(
     world: World, row: int, device_type: int, tier: int, group: int, now: float, reason: int
 ) -> None:
@@ -95,7 +96,7 @@ def assign(world: World, row: int, claim: int, tier: int, now: float, reason: in
     job.reason, job.waits_for_tier, job.until_s, job.saves_s = reason, tier, now, 0.0
 
 
-@kernel
+@deferred
 def relocate(world: World, row: int, claim: int, tier: int, now: float, reason: int) -> None:
     """Moves a running gang, whose old devices are returned, to a claim."""
     job = world.jobs[row]
@@ -127,7 +128,7 @@ def detach(world: World, row: int) -> None:
     remove_running(world, row)
 
 
-@kernel
+@deferred
 def evict(world: World, row: int, reason: int) -> None:
     """Detaches a gang, whose devices are returned, and records that; it must be requeued."""
     job = world.jobs[row]
@@ -136,7 +137,7 @@ def evict(world: World, row: int, reason: int) -> None:
     record_decision(world, Action.EVICT, row, reason, from_tier, ran_since_s)
 
 
-@kernel
+@deferred
 def requeue(world: World, hooks: Hooks, row: int, now: float, reason: int) -> None:
     """Puts a job that lost its place back into the queue."""
     job = world.jobs[row]

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import restore_cost_s
@@ -60,7 +61,7 @@ def ask(world: World, hooks: Hooks, row: int, now: float) -> None:
     job.asked_until_s = wake_time_of(world, hooks, row, now)
 
 
-@kernel
+@inlined
 def next_to_consider(
     world: World, hooks: Hooks, at: int, every: bool, priority: int, ahead_of: int, due: bool, now: float
 ) -> tuple[int, float]:
@@ -71,10 +72,18 @@ def next_to_consider(
     preempted is considered too: it is what the reservation is made for. The policy is to be asked about the others
     again at `wake`.
     """
-    state, wake = world.state[0], math.inf
-    if not state.segmented or every:
+    if not world.state[0].segmented or every:
         ask(world, hooks, world.waiting[at], now)
-        return at, wake
+        return at, math.inf
+    return next_by_segments(world, hooks, at, priority, ahead_of, due, now)
+
+
+@deferred
+def next_by_segments(
+    world: World, hooks: Hooks, at: int, priority: int, ahead_of: int, due: bool, now: float
+) -> tuple[int, float]:
+    """The same where the queue has segments and not every job counts."""
+    state, wake = world.state[0], math.inf
     if at > state.segment_stop:
         find_segment(world, at)
     while at < state.queue_stop:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import balanced_shares, free_per_host, scattered_shares
 from berth.schedule.records import MANY_FREE, MAX_TIERS, World, places_of
@@ -53,7 +54,7 @@ def count_in_rack(rack: Any, device_type: int, before: int, after: int) -> None:
     rack.present[device_type] |= 1 << after
 
 
-@kernel
+@deferred
 def claim_in_group(world: World, device_type: int, tier: int, group: int, need: int, balanced: bool) -> int:
     """Claims `need` devices inside a group that has them; returns the claim.
 

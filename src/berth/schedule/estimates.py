@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from berth import reproducible
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.records import CLASSES, EstimateKind, World
 
@@ -96,9 +97,10 @@ def step_of(done: float) -> int:
     return max(0, min(_EDGES - 1, edge - _FIRST_EDGE + 1))
 
 
-@kernel
-def learn_duration(world: World, job: Any, now: float) -> None:
+@deferred
+def learn_duration(world: World, row: int, now: float) -> None:
     """Sets the distribution of a waiting job's work from the jobs that have ended."""
+    job = world.jobs[row]
     mean, variance = _log(PRIOR_S), PRIOR_SPREAD * PRIOR_SPREAD
     if job.estimate_kind == EstimateKind.LEARNED:
         for k in range(CLASSES - 1, -1, -1):
@@ -113,10 +115,10 @@ def learn_duration(world: World, job: Any, now: float) -> None:
             variance *= 1.0 - share
     job.median_work_s = _exp(mean)
     job.spread_row = len(_SPREADS) - 1
-    for row in range(len(_SPREADS) - 1, 0, -1):
-        middle = 0.5 * (_SPREADS[row - 1] + _SPREADS[row])
+    for spread in range(len(_SPREADS) - 1, 0, -1):
+        middle = 0.5 * (_SPREADS[spread - 1] + _SPREADS[spread])
         if variance < middle * middle:
-            job.spread_row = row - 1
+            job.spread_row = spread - 1
     estimate_remaining(job, now)
 
 
@@ -129,11 +131,17 @@ def narrowed(seen: Any, mean: float, variance: float) -> tuple[float, float]:
     return mean + share * apart, narrower
 
 
-@kernel
-def record_duration(world: World, job: Any) -> None:
+@inlined
+def record_duration(world: World, row: int) -> None:
     """Adds a job that ends to the history of its classes; now its work is known."""
-    if job.estimate_kind == EstimateKind.TRACKED:
-        return
+    if world.jobs[row].estimate_kind != EstimateKind.TRACKED:
+        record_untracked(world, row)
+
+
+@deferred
+def record_untracked(world: World, row: int) -> None:
+    """The same for a job whose duration was not known."""
+    job = world.jobs[row]
     job.work_s = job.done_s
     if job.estimate_kind != EstimateKind.LEARNED or job.done_s <= 0.0:
         return

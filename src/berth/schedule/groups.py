@@ -7,12 +7,13 @@ returning them raises what is kept to what the groups around them have (claims.p
 
 from __future__ import annotations
 
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import free_per_host, most_balanced_group, scattered_shares
 from berth.schedule.records import MANY_FREE, World
 
 
-@kernel
+@deferred
 def find_place(
     world: World, device_type: int, devices: int, nearest_tier: int, allowed_tier: int, balanced: bool
 ) -> tuple[int, int]:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from berth.native.deferred import deferred
 from berth.native.kernels import kernel
 from berth.schedule.claims import cancel_claim
 from berth.schedule.records import Array, World, places_of
 from berth.schedule.shapes import claim_for, claim_shape
 
 
-@kernel
+@deferred
 def may_send(world: World, row: int, device_type: int, tier: int, group: int) -> bool:
     """Whether a gang may start in a group that has room for it, by what others send over the same links.
 

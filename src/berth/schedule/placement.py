@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import sensitive_to_imbalance
 from berth.schedule.groups import find_place
@@ -23,7 +24,7 @@ def accepts_device_type(job: Any, device_type: int) -> bool:
     return job.device_type == device_type or (job.device_type < 0 and listed)
 
 
-@kernel
+@deferred
 def find_place_for(world: World, row: int, allowed_tier: int, open_: bool) -> tuple[int, int, int]:
     """(device type, tier, group) of the nearest place for a job up to a tier; device type -1: none.
 
@@ -76,7 +77,7 @@ def nearest_place(world: World, row: int, allowed_tier: int) -> tuple[int, int, 
     """The same by free devices alone, without quota and links."""
     job = world.jobs[row]
     if job.vector:
-        tier, group = find_vector(world, world.shapes[job.shape], allowed_tier)
+        tier, group = find_vector(world, job.shape, allowed_tier)
         return min(tier, 0), tier, group
     balanced = sensitive_to_imbalance(world, job)
     best_type, best_tier, best_group = -1, allowed_tier + 1, -1

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from berth.native.arrays import move
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.estimates import learn_duration
 from berth.schedule.policy import Hooks
@@ -58,7 +59,7 @@ def order_of(world: World, hooks: Hooks, row: int, now: float) -> float:
         if job.shape_count > 1 and not world.shapes[job.shape].gang:
             job.index_s *= _ALTERNATIVES_WEIGHT * world.shapes[job.shape].least_share
     elif job.tier < 0:
-        learn_duration(world, job, now)
+        learn_duration(world, row, now)
     update_policy_state(world, hooks, row, now)
     return hooks.order(job, now, cluster, params)
 
@@ -149,7 +150,7 @@ def compact(world: World) -> None:
     state.queue_start = 0
 
 
-@kernel
+@deferred
 def dequeue_at(world: World, at: int) -> None:
     """Removes the job at one index of the queue; those before it move up by one."""
     state = world.state[0]

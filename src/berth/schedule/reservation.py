@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.claims import count_devices, reclaim, return_devices
 from berth.schedule.placement import accepts_device_type
@@ -24,9 +25,15 @@ EVERY_JOB = 1 << 40  # above every priority
 A_MOMENT_S = 1e-6  # times closer together than this are the same moment, but for rounding
 
 
-@kernel
+@inlined
 def running_by_end(world: World, now: float) -> Array:
     """Running rows by expected end, soonest first; `expected_end_s` of each is up to date."""
+    return world.ending[: sort_by_end(world, now)]
+
+
+@deferred
+def sort_by_end(world: World, now: float) -> int:
+    """Sorts `World.ending`; returns how many of the jobs in it run."""
     ending, state = world.ending, world.state[0]
     ends, count = np.empty(state.ending), 0  # side by side: records lie far apart
     for i in range(state.ending):
@@ -43,18 +50,23 @@ def running_by_end(world: World, now: float) -> Array:
         ending[k + 1], ends[k + 1] = row, end
         count += 1
     state.ending = count
-    return ending[:count]
+    return count
 
 
-@kernel
+@inlined
 def soonest_place(world: World, row: int, tier: int, rows: Array, now: float) -> tuple[float, int, int, int]:
+    """The same, given the running rows by expected end."""
+    return soonest_start(world, row, tier, len(rows), now)
+
+
+@deferred
+def soonest_start(world: World, row: int, tier: int, running: int, now: float) -> tuple[float, int, int, int]:
     """(time, group, device type, devices to spare): when and where a tier first holds the gang; (inf, ...): never.
 
     Devices reserved for another job are not counted: how long it will run there is unknown.
     """
     if world.jobs[row].vector:
-        shape = world.shapes[world.jobs[row].shape]
-        when, group = soonest_for_need(world, row, shape.need, tier, rows, now)
+        when, group = soonest_for_need(world, row, world.jobs[row].shape, tier, running, now)
         return when, group, 0, 0
     job, device_types = world.jobs[row], world.state[0].device_types
     free = np.zeros((world.groups.shape[1], device_types), np.int64)  # a gang's devices are all of one type
@@ -69,7 +81,7 @@ def soonest_place(world: World, row: int, tier: int, rows: Array, now: float) ->
                 best, best_type, best_free = number, device_type, free[number, device_type]
     if best >= 0:
         return now, best, best_type, best_free - job.gpus
-    return first_to_hold(world, row, tier, rows, free)
+    return first_to_hold(world, row, tier, world.ending[:running], free)
 
 
 @kernel
@@ -105,15 +117,17 @@ def first_to_hold(world: World, row: int, tier: int, rows: Array, idle: Array) -
     return when, best, best_type, free[best, best_type] - job.gpus if best >= 0 else 0
 
 
-@kernel
+@deferred
 def soonest_for_need(
-    world: World, row: int, need: Array, tier: int, rows: Array, now: float
+    world: World, row: int, number: int, tier: int, running: int, now: float
 ) -> tuple[float, int]:
-    """(time, group): when and where a tier first has the devices of several types; (inf, -1): never.
+    """(time, group): when and where a tier first has the devices of a shape; (inf, -1): never.
 
+    The first `running` rows of `World.ending` are those of running jobs by their expected end.
     Devices that jobs ahead in this pass wait for (`promised`) must have come free beside.
     """
     state, device_types = world.state[0], world.state[0].device_types
+    need, rows = world.shapes[number].need, world.ending[:running]
     free = np.zeros((world.groups.shape[1], device_types), np.int64)
     total = np.zeros(device_types, np.int64)
     for at in range(len(world.hosts)):
@@ -122,9 +136,9 @@ def soonest_for_need(
             free[host.group[tier], host.device_type] += host.free + host.masked
             total[host.device_type] += host.free + host.masked
     best = -1
-    for number in range(len(free)):
-        if best < 0 and suffices(free[number], need):
-            best = number
+    for at in range(len(free)):
+        if best < 0 and suffices(free[at], need):
+            best = at
     if best >= 0 and beside_promised(total, need, state.promised):
         return now, best
     for i in range(len(rows)):
@@ -135,11 +149,11 @@ def soonest_for_need(
             host = world.hosts[place.host]
             if need[host.device_type] == 0 or host.down or is_reserved_from(world, row, host):
                 continue
-            number = host.group[tier]
-            free[number, host.device_type] += place.count
+            at = host.group[tier]
+            free[at, host.device_type] += place.count
             total[host.device_type] += place.count
-            if best < 0 and suffices(free[number], need):
-                best = number
+            if best < 0 and suffices(free[at], need):
+                best = at
         if best >= 0 and beside_promised(total, need, state.promised):
             return job.expected_end_s, best
     return math.inf, -1
@@ -235,7 +249,7 @@ def reserve(
     set_mask(world, True)
 
 
-@kernel
+@deferred
 def reserve_soonest(world: World, row: int, tier: int, below: int, now: float) -> None:
     """Reserves the place where a job can start soonest; where order preempts, later jobs give way to it."""
     rows = running_by_end(world, now)
@@ -271,7 +285,7 @@ def close_reservation(world: World, opens: bool, row: int, started: bool) -> Non
         set_mask(world, True)
 
 
-@kernel
+@deferred
 def set_mask(world: World, masked: bool) -> None:
     """Takes the reserved devices that are free out of the counts, or puts them back."""
     state = world.state[0]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.links import shape_may_send
 from berth.schedule.placement import limited_links
@@ -24,11 +25,16 @@ from berth.schedule.shapes import find_shape, has_failed
 _MAX_LOOKS = 4  # jobs of a pass for which the look-ahead wait is computed; those behind start where they fit
 
 
-@kernel
+@inlined
 def begin_choices(world: World, now: float) -> None:
-    """Prepares a pass: prices as of now, nothing promised yet."""
-    if len(world.shapes) == 0:
-        return
+    """Prepares a pass, where jobs may have alternatives."""
+    if len(world.shapes) > 0:
+        begin_prices(world, now)
+
+
+@deferred
+def begin_prices(world: World, now: float) -> None:
+    """The same: prices as of now, nothing promised yet."""
     state = world.state[0]
     update_prices(world, now)
     if state.queue_start < state.queue_stop:
@@ -38,7 +44,7 @@ def begin_choices(world: World, now: float) -> None:
         state.promised[device_type] = 0
 
 
-@kernel
+@deferred
 def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     """(tier, group) in which a job should start now, its record then describing the shape; (-1, -1): it waits."""
     job, state = world.jobs[row], world.state[0]
@@ -128,7 +134,7 @@ def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int,
         rows = world.ending[: state.ends]
         if state.ends == 0 or world.jobs[rows[0]].expected_end_s - now + cost_s >= least_s:
             continue  # no device comes free in time
-        when, _ = soonest_for_need(world, row, shape.need, shape.nearest_tier, rows, now)
+        when, _ = soonest_for_need(world, row, number, shape.nearest_tier, len(rows), now)
         if when - now + cost_s < least_s:
             best, best_when, least_s = number, when, when - now + cost_s
     return best, best_when

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
 from berth.schedule.balance import sensitive_to_imbalance
 from berth.schedule.claims import cancel_claim, claim_in_group
@@ -21,7 +22,7 @@ _MAX_TRIES = 256  # groups tried for tied parts before a place is given up
 _NONE = 1 << 30
 
 
-@kernel
+@deferred
 def find_shape(world: World, number: int, allowed_tier: int, open_: bool) -> tuple[int, int]:
     """(tier, group) of the nearest place for a shape up to a tier, or (-1, -1).
 
@@ -32,7 +33,7 @@ def find_shape(world: World, number: int, allowed_tier: int, open_: bool) -> tup
     if failed[allowed_tier] == epoch or shape.devices > world.state[0].free:
         return -1, -1
     if shape.vector:
-        tier, group = find_vector(world, shape, allowed_tier)
+        tier, group = find_vector(world, number, allowed_tier)
     else:
         tier, group = find_place(
             world, shape.device_type, shape.devices, shape.nearest_tier, allowed_tier, False
@@ -50,10 +51,10 @@ def has_failed(world: World, shape: Any, open_: bool) -> bool:
     return failed[shape.widest_tier] == world.state[0].search_epoch or shape.devices > world.state[0].free
 
 
-@kernel
-def find_vector(world: World, shape: Any, allowed_tier: int) -> tuple[int, int]:
+@deferred
+def find_vector(world: World, number: int, allowed_tier: int) -> tuple[int, int]:
     """The same for a shape of several types or with tied parts."""
-    top = world.groups.shape[0] - 1
+    shape, top = world.shapes[number], world.groups.shape[0] - 1
     if not has_devices(world.groups[top, 0].free, shape.need):
         return -1, -1
     for tier in range(shape.nearest_tier, allowed_tier + 1):
@@ -194,7 +195,7 @@ def chain(world: World, first: int, then: int) -> int:
     return first
 
 
-@kernel
+@deferred
 def claim_shape(world: World, number: int, tier: int, group: int) -> int:
     """Claims all devices of a shape inside a group that holds it."""
     shape = world.shapes[number]

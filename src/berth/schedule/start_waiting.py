@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+from berth.native.deferred import deferred
 from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import start_job
 from berth.schedule.asking import next_to_consider, wake_time_of
@@ -49,7 +50,7 @@ def refresh_order(world: World, hooks: Hooks, now: float) -> float:
     return wake
 
 
-@kernel
+@deferred
 def sort_by_order(world: World, hooks: Hooks, now: float) -> None:
     """Computes the order of all waiting jobs and sorts the queue."""
     waiting = world.waiting[world.state[0].queue_start : world.state[0].queue_stop]
@@ -148,7 +149,7 @@ def start_in_order(world: World, row: int, allowed_tier: int, now: float) -> boo
     return started
 
 
-@kernel
+@deferred
 def start_chosen(world: World, row: int, now: float) -> bool:
     """Starts a job in the shape and place that are best for all, unless waiting for another is."""
     opens = may_use_reserved(world, row)
@@ -170,7 +171,7 @@ def reserve_from_job(world: World, at: int, level: int, considered: int, now: fl
     job, by_order = world.jobs[world.waiting[at]], world.rules[0].preempt == Preempt.BY_ORDER
     if job.priority < world.jobs[world.waiting[level]].priority:
         level = at
-    if not (by_order and job.preemptible):
+    if considered < level and not (by_order and job.preemptible):
         considered = reserve_from_lower(world, considered, level, now)
     return level, considered
 
@@ -185,7 +186,7 @@ def reservation_due(world: World, level: int, considered: int) -> bool:
     return state.reserved_for < 0 or world.jobs[state.reserved_for].priority < priority
 
 
-@kernel
+@deferred
 def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> int:
     """Reserves a place for the first job that does not fit, before jobs of lower priority are considered.
 
@@ -209,7 +210,7 @@ def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> 
     return considered
 
 
-@kernel
+@deferred
 def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
     """Starts a job on reserved devices if it ends before they are needed, or if they will not be needed."""
     job, state = world.jobs[row], world.state[0]
@@ -237,7 +238,7 @@ def start_reason(world: World, row: int, tier: int) -> int:
     return ReasonCode.NEAREST if tier == world.jobs[row].nearest_tier else ReasonCode.SPREAD
 
 
-@kernel
+@deferred
 def imbalance_slowdown_in(world: World, row: int, device_type: int, group: int) -> float:
     """Slowdown of a gang by the best shape that a rack has for it now."""
     job = world.jobs[row]
@@ -250,7 +251,7 @@ def imbalance_slowdown_in(world: World, row: int, device_type: int, group: int) 
 # Why a job waits
 
 
-@kernel
+@deferred
 def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None:
     """Records why a job waits, with the numbers behind it."""
     job, state = world.jobs[row], world.state[0]
@@ -287,7 +288,7 @@ def fits_with_reserved(world: World, row: int, tier: int) -> bool:
     state, job = world.state[0], world.jobs[row]
     if job.vector:
         open_reservation(world, True)
-        fits, _ = find_vector(world, world.shapes[job.shape], tier)
+        fits, _ = find_vector(world, job.shape, tier)
         close_reservation(world, True, row, False)
         return fits >= 0
     for device_type in device_types_of(world, job):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from berth.native.deferred import deferred
 from berth.native.kernels import entry, inlined, kernel
 from berth.schedule.allocation import release, requeue
 from berth.schedule.asking import wake_time_of
@@ -86,7 +87,7 @@ def finish_jobs(world: World, engine: EngineState, net: Net, speed: SpeedHooks, 
         row = engine.heap[0]
         job = world.jobs[row]
         advance_progress(job, now)
-        record_duration(world, job)
+        record_duration(world, row)
         end_attempt(world, engine, net, speed, row, job.tier, job.started_s, now)
         write(world, engine, Event.FINISHED, row, job.reason, now)
         release(world, row)
@@ -228,11 +229,21 @@ def running_wake(world: World, hooks: Hooks, now: float) -> float:
     return state.running_wake_s if state.queue_start < state.queue_stop else math.inf
 
 
-@kernel
+@inlined
 def apply_faults(
     world: World, hooks: Hooks, engine: EngineState, net: Net, speed: SpeedHooks, now: float
 ) -> None:
     """Lets machines fail, be repaired, be drained and come back, up to now."""
+    clock = engine.clock[0]
+    if clock.fault < len(engine.faults) and engine.faults[clock.fault].time <= now:
+        apply_due_faults(world, hooks, engine, net, speed, now)
+
+
+@deferred
+def apply_due_faults(
+    world: World, hooks: Hooks, engine: EngineState, net: Net, speed: SpeedHooks, now: float
+) -> None:
+    """The same, where there are some."""
     clock = engine.clock[0]
     while clock.fault < len(engine.faults) and engine.faults[clock.fault].time <= now:
         fault = engine.faults[clock.fault]

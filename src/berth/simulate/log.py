@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from berth.native.kernels import kernel
+from berth.native.deferred import deferred
+from berth.native.kernels import inlined
 from berth.schedule.records import World, places_of
 from berth.simulate.engine_state import EngineState, Event
 
 
-@kernel
+@deferred
 def has_room(world: World, engine: EngineState, now: float) -> bool:
     """Whether the buffers hold whatever may happen at this moment."""
     clock, state = engine.clock[0], world.state[0]
@@ -26,12 +27,17 @@ def has_room(world: World, engine: EngineState, now: float) -> bool:
     return clock.log + events <= len(engine.log) and clock.log_places + places <= len(engine.log_places)
 
 
-@kernel
+@inlined
 def write(world: World, engine: EngineState, what: int, row: int, reason: int, now: float) -> None:
-    """Appends one event; a start and a move name their places. A negative row is a machine: -1 - machine."""
+    """Appends one event, in a run with a log."""
+    if engine.clock[0].logging:
+        write_event(world, engine, what, row, reason, now)
+
+
+@deferred
+def write_event(world: World, engine: EngineState, what: int, row: int, reason: int, now: float) -> None:
+    """The same: a start and a move name their places. A negative row is a machine: -1 - machine."""
     clock = engine.clock[0]
-    if not clock.logging:
-        return
     entry = engine.log[clock.log]
     clock.log += 1
     entry.time, entry.job, entry.what = now, row, what

@@ -17,7 +17,7 @@ import numpy as np
 from berth.schedule.policy import Policy
 from berth.schedule.reasons import CODES, ReasonCode, explained_record
 from berth.schedule.records import Array, JobStatus, World
-from berth.schedule.rules import Blocked, PreemptByOrder
+from berth.schedule.rules import Blocked
 from berth.schedule.world import racks_of
 
 
@@ -28,11 +28,7 @@ class ReasonValidator:
         rules = policy.rules()
         self.strict = rules.blocked == Blocked.STOP
         self.backfills = rules.blocked == Blocked.BACKFILL
-        self.holds = self.backfills or (
-            rules.reserve is not None
-            and rules.reserve.after_s < math.inf
-            and not isinstance(rules.preempt, PreemptByOrder)
-        )
+        self.holds_after_s = rules.reserve.after_s if rules.reserve is not None else math.inf
         self.gated = rules.link_ratio < math.inf
         self.seen: Counter[str] = Counter()
         self.promised: dict[int, float] = {}  # under backfill, when the first who waits starts at the latest
@@ -129,12 +125,14 @@ class ReasonValidator:
             assert job["last_eviction_s"] == self.now, name
 
     def _check_reservation(self, row: int, job: Any) -> None:
-        """Another job has a place reserved, from all others or from those of lower priority."""
+        """Another job has a place reserved: it has waited long, has a higher priority, or backfill keeps order."""
         other = int(self.world.state[0]["last_reserved"])
         assert other not in (-1, row), "held-for-other"
         holder = self.world.jobs[other]
         assert holder["state"] == JobStatus.WAITING or holder["started_s"] == self.now, "held-for-other"
-        assert self.holds or job["priority"] < holder["priority"], "held-for-other"
+        waited_s = self.now - holder["queued_since_s"]
+        lower = job["priority"] < holder["priority"]
+        assert self.backfills or lower or waited_s > self.holds_after_s, "held-for-other"
 
     def _check_links(self, job: Any) -> None:
         """There is room, and some job sends between machines."""

@@ -16,7 +16,20 @@ import numpy as np
 import pytest
 from llvmlite import ir
 from numba import types
-from numba.core import caching, cgutils, codegen, compiler, dispatcher, serialize
+from numba.core import (
+    base,
+    caching,
+    cgutils,
+    codegen,
+    compiler,
+    compiler_machinery,
+    dispatcher,
+    errors,
+    serialize,
+    sigutils,
+    typed_passes,
+    typing,
+)
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 from numba.core.typing import templates
@@ -47,6 +60,12 @@ def changed(name, used_by):
         (compiler.Flags, "copy", ["self"], "native/linking.py"),
         (compiler.CompileResult, "_reduce", ["self"], "native/functions.py"),
         (dispatcher.Dispatcher, "get_call_template", ["self", "args", "kws"], "native/kernels.py"),
+        (base.BaseContext, "get_abi_sizeof", ["self", "ty"], "native/pipeline.py"),
+        (typing.BaseContext, "resolve_function_type", ["self", "func", "args", "kws"], "native/pipeline.py"),
+        (compiler.DefaultPassBuilder, "define_nopython_pipeline", ["state", "name"], "native/pipeline.py"),
+        (compiler_machinery.PassManager, "dependency_analysis", ["self"], "native/pipeline.py"),
+        (typed_passes.NopythonRewrites, "run_pass", ["self", "state"], "native/pipeline.py"),
+        (dispatcher._FunctionCompiler, "compile", ["self", "args", "return_type"], "native/kernels.py"),
         (caching.FunctionCache, "load_overload", ["self", "sig", "target_context"], "native/cache.py"),
         (caching.FunctionCache, "_load_overload", ["self", "sig", "target_context"], "native/cache.py"),
         (type(rtsys), "initialize", ["self", "ctx"], "native/cache.py"),
@@ -71,6 +90,8 @@ def test_a_private_method_takes_the_arguments_that_berth_passes(owner, name, exp
             "schedule/elements.py",
         ),
         (cgutils, ["get_record_member", "pack_array", "copy_struct", "raw_memcpy"], "schedule/sealed.py"),
+        (errors, ["termcolor", "_termcolor_inst"], "native/pipeline.py"),
+        (sigutils, ["normalize_signature"], "native/kernels.py"),
         (serialize, ["dumps"], "native/functions.py"),
         (types, ["WrapperAddressProtocol", "unliteral", "ExternalFunction"], "native/kernels.py"),
     ],
