@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from berth.train.servers import ClientOptions, RemoteStore, Secret, ServerConfig, ServerProcess
-from berth.train.servers.codec import CODECS, Codec
+from berth.train.servers.protocol import CODECS, Codec
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, Table, adagrad
 from results import Figure, figure, finish, options

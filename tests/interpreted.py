@@ -61,7 +61,7 @@ memory.prefetch = lambda array, at: None
 
 from berth.schedule import failures  # noqa: E402
 from berth.schedule import hooks as hooking  # noqa: E402
-from berth.train.servers import codec  # noqa: E402
+from berth.train.servers import protocol  # noqa: E402
 from berth.train.tables import evict  # noqa: E402
 
 _ANSWERS = {"allowed_tier": int, "spread": int}
@@ -89,5 +89,5 @@ def _hook(kind, name):
 
 hooking._hook = _hook
 evict._PIN = np.uint8(evict._PIN)
-codec.to_half = lambda value: np.float32(value).astype(np.float16).view(np.uint16)
-codec.from_half = lambda half: half.view(np.float16).astype(np.float32)
+protocol.to_half = lambda value: np.float32(value).astype(np.float16).view(np.uint16)
+protocol.from_half = lambda half: half.view(np.float16).astype(np.float32)

@@ -28,9 +28,8 @@ from threading import BoundedSemaphore, Thread
 from typing import Any
 
 from berth.errors import BerthError
-from berth.train.servers.secret import VARIABLE, Secret
-from berth.train.servers.sockets import set_tcp_options
-from berth.train.servers.tls import tls_context
+from berth.train.network_interface import set_tcp_options
+from berth.train.servers.auth import SECRET_VARIABLE, Secret, tls_context
 
 Endpoint = tuple[str, int]
 
@@ -237,7 +236,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         secret = Secret.find()
-        os.environ.pop(VARIABLE, None)
+        os.environ.pop(SECRET_VARIABLE, None)
         gateway = Gateway(secret, options.host)
         print(gateway.port, flush=True)
         routes: dict[str, Any] = json.loads(sys.stdin.readline() or "{}")

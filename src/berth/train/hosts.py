@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from berth.train.network_interface import interface_address, source_address
-from berth.train.servers.sockets import is_loopback
+from berth.train.network_interface import interface_address, is_loopback, source_address
 
 _NAMES = ("BERTH_MACHINE", "SLURMD_NODENAME")
 _OUTSIDE = "192.0.2.1"  # never assigned: the route to it is the default one

@@ -1,9 +1,10 @@
-"""Selects the network interface of the route to the rendezvous for gloo."""
+"""Network interfaces, addresses and options of sockets; the interface that gloo uses."""
 
 from __future__ import annotations
 
 import array
 import fcntl
+import ipaddress
 import os
 import socket
 import struct
@@ -52,6 +53,23 @@ def interface_of(address: str) -> str | None:
     if address.startswith("127."):
         address = "127.0.0.1"
     return next((name for _, name in socket.if_nameindex() if _address_of(name) == address), None)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can only be reached from this machine."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def set_tcp_options(peer: socket.socket) -> None:
+    """Disable Nagle's algorithm, and detect a dead peer within 30 s by keep-alives."""
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 10), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 4)):
+        if hasattr(socket, name):
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _address_of(name: str) -> str | None:

@@ -88,8 +88,7 @@ class TrainOptions:
     patience: int | None = None  # stop after this many evaluations that are not better than the best
 
     def __post_init__(self) -> None:
-        from berth.train.servers.codec import CODECS
-        from berth.train.servers.sync_mode import MODES
+        from berth.train.servers.protocol import CODECS, MODES
 
         for name, least in _LEAST.items():
             check_count(name, getattr(self, name), least)

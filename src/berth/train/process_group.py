@@ -18,7 +18,7 @@ from berth.train.devices import CPU, group_backend, reduces_on
 from berth.train.heartbeat import StallMonitor, waiting_for_peers
 from berth.train.hosts import Hosts
 from berth.train.rendezvous import RankInfo, heartbeat_store, join
-from berth.train.servers.secret import Secret
+from berth.train.servers.auth import Secret
 from berth.train.shm_allreduce import ShmAllReduce, connect_shm_allreduce, is_supported
 from berth.train.stages.cut import Layout
 from berth.train.stages.p2p import StageChannel

@@ -21,10 +21,9 @@ from berth.errors import ForeignValueError, InputError
 from berth.train.attempt import agree_on_attempt, is_store_of_agent, name_in_store
 from berth.train.heartbeat import notify, silent_after_s
 from berth.train.hosts import Hosts, RankHost, this_host
-from berth.train.network_interface import IFNAME, use_route_interface
+from berth.train.network_interface import IFNAME, is_loopback, use_route_interface
 from berth.train.run_secret import run_secret
-from berth.train.servers.secret import VARIABLE, Secret
-from berth.train.servers.sockets import is_loopback
+from berth.train.servers.auth import SECRET_VARIABLE, Secret
 
 LISTENER = "BERTH_TRAIN_LISTENER"  # descriptor of a socket bound to the port, for rank 0
 _SLURM_PORT = 29_500
@@ -262,7 +261,7 @@ def _read_hosts(rank_info: RankInfo, store: Any) -> list[RankHost]:
         except ForeignValueError:
             raise InputError(
                 f"rank {rank} does not have the secret of rank {rank_info.rank}, so they can't train together",
-                hint=f"set {VARIABLE} to the same value for all ranks",
+                hint=f"set {SECRET_VARIABLE} to the same value for all ranks",
             ) from None
     differs = next((rank for rank in range(len(ranks)) if ranks[rank].plain != ranks[0].plain), None)
     if differs is not None:

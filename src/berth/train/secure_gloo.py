@@ -20,7 +20,7 @@ from berth.errors import InputError
 from berth.train.gateway import Endpoint
 from berth.train.hosts import Hosts
 from berth.train.rendezvous import RankInfo
-from berth.train.servers.secret import Secret
+from berth.train.servers.auth import Secret
 
 NAME = "berthgloo"  # of the backend; torch allows letters only
 _LEAVE_S = 5.0

@@ -14,7 +14,7 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 
 from berth.errors import ForeignValueError
-from berth.train.servers.secret import Secret
+from berth.train.servers.auth import Secret
 
 _MAC_BYTES = 32
 

@@ -33,8 +33,8 @@ from berth.train.resident.owners import owners_of_tables
 from berth.train.resident.store import ResidentStore
 from berth.train.server_rank import ADDRESS_KEY, remove_at_exit, server_rank_addresses, start_servers
 from berth.train.servers import Address, ClientOptions, Secret, connect
-from berth.train.servers.ping import ServerPing, ping_identity
-from berth.train.servers.secret import VARIABLE
+from berth.train.servers.auth import SECRET_VARIABLE
+from berth.train.servers.connection import ServerPing, ping_identity
 from berth.train.sparse import SparseStore, WithoutPeers
 from berth.train.stages.learner import StageLearner
 from berth.zoo import LayeredModel
@@ -179,7 +179,7 @@ def _servers(process_group: ProcessGroup, workers: int, config: LaunchConfig) ->
     secret, hosts, store = process_group.secret, process_group.hosts, process_group.store
     attempt = process_group.attempt
     if secret is None or hosts is None:
-        secret = Secret.find() if VARIABLE in os.environ else Secret.random()
+        secret = Secret.find() if SECRET_VARIABLE in os.environ else Secret.random()
         started = start_servers(
             config, secret, None, process_group.keep, range(config.servers), workers, attempt=attempt
         )

@@ -11,7 +11,7 @@ import pytest
 
 from berth.train import gateway as gateways
 from berth.train.gateway import Gateway, owner_of
-from berth.train.servers.secret import Secret
+from berth.train.servers.auth import Secret
 
 
 @pytest.mark.parametrize(

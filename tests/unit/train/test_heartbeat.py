@@ -14,7 +14,7 @@ import pytest
 from berth.errors import ServerError
 from berth.train.heartbeat import HEARTBEAT, InProcessStore, StallMonitor, WatchedServer, waiting_for_peers
 from berth.train.servers import Secret, ServerConfig, ServerProcess
-from berth.train.servers.ping import ServerPing, ping_identity
+from berth.train.servers.connection import ServerPing, ping_identity
 
 
 class KeyValueStore(dict):

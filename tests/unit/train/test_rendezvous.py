@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import TCPStore
 from berth.errors import InputError
 from berth.train import rendezvous
 from berth.train.rendezvous import LISTENER, Joined, RankInfo, first_host, rank_from_environment, wait_for_all
-from berth.train.servers.secret import VARIABLE
+from berth.train.servers.auth import SECRET_VARIABLE
 
 TORCHRUN = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node7", "MASTER_PORT": "29400"}
 SLURM = {
@@ -124,7 +124,7 @@ def agent_store(monkeypatch):
     wait = timedelta(seconds=60)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=wait)
     monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
-    monkeypatch.setenv(VARIABLE, "5e" * 32)
+    monkeypatch.setenv(SECRET_VARIABLE, "5e" * 32)
     return store
 
 

@@ -25,7 +25,7 @@ from berth.train.fault_points import AFTER, VARIABLE
 from berth.train.gateway import Gateway
 from berth.train.launch import PEER_LOST
 from berth.train.servers import ClientOptions, RemoteStore, Secret, Server, ServerConfig
-from berth.train.servers.tls import tls_context
+from berth.train.servers.auth import tls_context
 from berth.train.signed_store import SignedStore
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, State, sgd

@@ -18,7 +18,7 @@ from berth.train.recipes import make_recipe
 from berth.train.rendezvous import RankInfo
 from berth.train.run_secret import JOB_FOLDER, run_secret, secret_file, shared_secret
 from berth.train.servers import Secret
-from berth.train.servers.secret import VARIABLE
+from berth.train.servers.auth import SECRET_VARIABLE
 from berth.train.stages.cut import Layout
 from berth.train.worker import worker_session
 from preloaded import forking, programs
@@ -34,7 +34,7 @@ def test_a_secret_in_a_file_is_for_its_owner_alone_and_goes_away():
 
 
 def test_a_published_path_counts_only_if_the_file_is_private(monkeypatch, tmp_path):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     folder = tmp_path / "berth-secret-1"
     folder.mkdir()
     known, link, other = folder / "known", folder / "link", tmp_path / "other"
@@ -52,12 +52,12 @@ def test_the_secret_of_the_environment_goes_before_a_published_path(monkeypatch,
     secret, other = Secret.random(), tmp_path / "other"
     other.touch(mode=0o600)
     other.write_text("0123456789abcdef0123456789abcdef")
-    monkeypatch.setenv(VARIABLE, secret.environment()[VARIABLE])
+    monkeypatch.setenv(SECRET_VARIABLE, secret.environment()[SECRET_VARIABLE])
     assert shared_secret(str(other)).environment() == secret.environment()
 
 
 def test_on_several_hosts_without_a_common_disk_a_secret_must_be_given(monkeypatch):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     store = InProcessStore()
     with ExitStack() as keep:
         secret = run_secret(store, keep, is_main=True)
@@ -67,7 +67,7 @@ def test_on_several_hosts_without_a_common_disk_a_secret_must_be_given(monkeypat
 
 
 def test_a_job_of_the_controller_shares_its_secret_in_its_own_folder(monkeypatch, tmp_path):
-    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(SECRET_VARIABLE, raising=False)
     monkeypatch.setenv(JOB_FOLDER, str(tmp_path))
     with ExitStack() as keep:
         run_secret(InProcessStore(), keep, is_main=True)

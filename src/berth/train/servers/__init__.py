@@ -7,24 +7,23 @@ from typing import TYPE_CHECKING
 from berth.lazy import exports
 
 if TYPE_CHECKING:
+    from berth.train.servers.auth import Secret
     from berth.train.servers.client import RemoteStore
-    from berth.train.servers.codec import Codec
     from berth.train.servers.connection import ClientOptions
     from berth.train.servers.geo import GeoStore, connect
     from berth.train.servers.process import ServerProcess
-    from berth.train.servers.secret import Secret
+    from berth.train.servers.protocol import Codec, Mode
     from berth.train.servers.server import Server, ServerConfig
-    from berth.train.servers.sync_mode import Mode
     from berth.train.servers.transport import Address
 
 _HOMES = {
     "Address": "transport",
-    "Codec": "codec",
+    "Codec": "protocol",
     "GeoStore": "geo",
     "ClientOptions": "connection",
-    "Mode": "sync_mode",
+    "Mode": "protocol",
     "RemoteStore": "client",
-    "Secret": "secret",
+    "Secret": "auth",
     "Server": "server",
     "ServerProcess": "process",
     "ServerConfig": "server",

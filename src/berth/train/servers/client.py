@@ -2,35 +2,40 @@
 
 The unique keys of a batch go to all servers at once, one message each for all tables; responses are scattered into the
 output as they arrive. Gradients are summed by key on the worker and sent without waiting for a response.
+
+Servers write checkpoints themselves, all their shards at once, to a shared folder. The results come by connections of
+their own, for a background thread.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
-from berth.train.servers.codec import Codec, checked
+from berth.train.servers.auth import CONTROL_RANK, Secret
 from berth.train.servers.connection import ClientOptions
+from berth.train.servers.in_flight import Pulls, Pushes, RemoteTable
 from berth.train.servers.protocol import (
     Array,
+    Codec,
     Flag,
     Kind,
+    checked_codec,
     pack_json,
     read_json,
     state_from_arrays,
     state_to_arrays,
 )
-from berth.train.servers.pulls import Pulls, RemoteTable
-from berth.train.servers.pushes import Pushes
-from berth.train.servers.saving import ShardSaves, unwritable_by
-from berth.train.servers.secret import Secret
 from berth.train.servers.server_pool import ServerPool, check_message_size
 from berth.train.servers.transport import Address
+from berth.train.shards.files import probe_file, raise_first, shard_files, wait_until_saved
 from berth.train.shards.routing import make_route
 from berth.train.sparse import DENSE_TABLE, Floats, Keys, TableSpec, WithoutPeers
 from berth.train.tables import State, join, shard_skew, split
@@ -56,15 +61,14 @@ class RemoteStore(WithoutPeers):
     ) -> None:
         if not addresses:
             raise InputError("RemoteStore needs at least one server address")
-        self.pool = ServerPool(
-            addresses, secret, options or ClientOptions(), rank=rank, workers=workers, generation=generation
-        )
+        options = options or ClientOptions()
+        connect = partial(ServerPool, addresses, secret, workers=workers, generation=generation)
+        self.pool = connect(options, rank=rank)
         self.mode = self.pool.mode
-        self._saves = ShardSaves(
-            addresses, secret, options or ClientOptions(), workers=workers, generation=generation
-        )
+        self._control: ServerPool | None = None  # for the results of saves
+        self._connect_control = partial(connect, replace(options, shared=False), rank=CONTROL_RANK)
         self._tables: dict[str, RemoteTable] = {}
-        self._codec: Codec = checked(codec)
+        self._codec: Codec = checked_codec(codec)
         self._pulls = Pulls(self.pool, self._tables)
         self._pushes = Pushes(self.pool)
         self._is_locked = False
@@ -196,7 +200,17 @@ class RemoteStore(WithoutPeers):
 
     def unwritable_by(self, folder: Path) -> str | None:
         """Return which server can't write to a folder, and why; None if all can."""
-        return unwritable_by(self.pool, folder)
+        with probe_file(folder) as request:
+            numbers = [
+                self.pool.send(shard, Kind.PROBE, [pack_json(request)]) for shard in range(len(self.pool))
+            ]
+            reasons = {shard: read_json(frame.arrays()[0]) for shard, frame in self.pool.responses(numbers)}
+        refused = (
+            f"{self.pool[shard].name} can't write there: {why}"
+            for shard, why in sorted(reasons.items())
+            if why
+        )
+        return next(refused, None)
 
     def start_save(
         self, folder: Path, suffix: str, *, changed_only: bool, streamed: bool
@@ -207,14 +221,31 @@ class RemoteStore(WithoutPeers):
             for name, remote in self._tables.items()
             if not remote.spec.is_dense  # those are in the dense part of a checkpoint
         }
+        files = shard_files(tables, len(self.pool), suffix)
         with self.locked():
-            return self._saves.start(
-                self.pool, folder, tables, suffix, changed_only=changed_only, streamed=streamed
-            )
+            numbers = []
+            for shard in range(len(self.pool)):
+                request = {
+                    "folder": str(folder.resolve()),
+                    "files": {str(tables[table][shard]): names[shard] for table, names in files.items()},
+                    "changed_only": changed_only,
+                    "streamed": streamed,
+                }
+                numbers.append(self.pool.send(shard, Kind.SAVE, [pack_json(request)]))
+            raise_first([read_json(frame.arrays()[0]) for _, frame in self.pool.responses(numbers)])
+            if streamed:
+                self.finish_save()  # before the tables are unlocked
+        return files
 
     def finish_save(self) -> dict[str, dict[str, Any]]:
-        """Wait until all shards are on disk; returns hash and size of each file. For a background thread."""
-        return self._saves.wait()
+        """Wait until all shards are on disk; returns hash and size of each file. For a background thread.
+
+        Raises `OSError` if one failed, and `NotFiniteError` if rows are not finite.
+        """
+        pool = self._control = self._control or self._connect_control()
+        return wait_until_saved(
+            lambda: (read_json(frame.arrays()[0]) for _, frame in pool.send_all(Kind.SAVED))
+        )
 
     def load(self, table: str, state: State) -> None:
         """Send each server its rows of a saved table."""
@@ -271,7 +302,9 @@ class RemoteStore(WithoutPeers):
             self._pushes.flush()
             self.pool.leave()
         finally:
-            self._saves.close()
+            if self._control is not None:
+                self._control.close()
+                self._control = None
             self.pool.close()
 
     def _table(self, table: str) -> RemoteTable:

@@ -7,35 +7,55 @@ connection means that the server process has ended, and its tables with it.
 from __future__ import annotations
 
 import contextlib
+import hmac
+import json
 import random
+import secrets
+import select
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from berth.errors import BerthError, RefusedError, ServerError, WireError
-from berth.train.servers.auth import WorkerIdentity, client_handshake
+from berth.train.network_interface import is_loopback, set_tcp_options
+from berth.train.servers.auth import (
+    CONTROL_RANK,
+    PROOF_BYTES,
+    Secret,
+    WorkerIdentity,
+    challenge,
+    is_refusal,
+    tls_context,
+)
 from berth.train.servers.protocol import (
+    HEADER,
+    MAX_HANDSHAKE_BYTES,
     MAX_PAYLOAD_BYTES,
     UNACKNOWLEDGED,
     Array,
     Flag,
     Frame,
+    Header,
     Kind,
     Layout,
     error_from_json,
+    read_header,
     read_json,
+    unpack,
 )
-from berth.train.servers.secret import Secret
-from berth.train.servers.sockets import is_loopback, set_tcp_options
-from berth.train.servers.tls import is_refusal, tls_context
 from berth.train.servers.transport import Address, Channel, PayloadBuffer, map_memory
 
 _FIRST_PAUSE_S = 0.05
 _LONGEST_PAUSE_S = 1.0
 _SOCKET_BYTES = 4 << 20
 _MAX_FAILED_RECONNECTS = 16
+_PING_POLL_MS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +92,9 @@ class ServerConnection:
         self.unacknowledged: dict[int, Sent] = {}
         self.responses: dict[int, Frame] = {}
         self.retries = 0
+        self.last_request = 0
         self._secret = secret
         self._options = options
-        self._last = 0  # request
         self._bytes = (0, 0)  # of closed connections
         self._failed_reconnects = 0  # since the last response
         self._unsent_push: int | None = None  # a push whose header is held back
@@ -101,11 +121,6 @@ class ServerConnection:
         """Return the number of unacknowledged pushes."""
         return sum(sent.kind in UNACKNOWLEDGED for sent in self.unacknowledged.values())
 
-    @property
-    def last_request(self) -> int:
-        """Return the number of the last request."""
-        return self._last
-
     def has_acknowledged(self, request: int) -> bool:
         """Whether the server has executed all pushes up to a request."""
         return not any(
@@ -127,18 +142,17 @@ class ServerConnection:
         if layout is not None and fill is not None:
             buffer = self.channel.reserve(layout.length)
             fill(layout.views(buffer.payload))
-        self._last += 1
+        self.last_request += 1
         if kind in UNACKNOWLEDGED and 2 * (self.pushes_in_flight + 1) >= self._options.in_flight:
             flags |= Flag.CONFIRM
         unsent, self._unsent_push = self._unsent_push, None
-        self.unacknowledged[self._last] = Sent(kind, flags, step, buffer)
+        self.unacknowledged[self.last_request] = Sent(kind, flags, step, buffer)
         in_ring = buffer is not None and buffer.ring_offset is not None
         if kind == Kind.PUSH and in_ring and not flags & Flag.END_STEP:
-            self._unsent_push = (
-                self._last
-            )  # only its header is left to send: it can carry the end of the step
-        self._send(unsent, self._last if self._unsent_push is None else None)
-        return self._last
+            # Only its header is left to send: it can carry the end of the step.
+            self._unsent_push = self.last_request
+        self._send(unsent, self.last_request if self._unsent_push is None else None)
+        return self.last_request
 
     def end_step(self, step: int, *, more: bool = False) -> None:
         """End the step: with the held-back push if there is one; with `more`, its header waits for the next request."""
@@ -313,6 +327,108 @@ class ServerConnection:
         set_tcp_options(peer)
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)
         return (self._tls.wrap_socket(peer) if self._tls else peer), False
+
+
+def ping_identity(index: int, servers: int, workers: int) -> WorkerIdentity:
+    """Return the identity of a connection for pings."""
+    return WorkerIdentity(CONTROL_RANK, workers, index, servers, 1, secrets.randbits(64))
+
+
+class ServerPing:
+    """Pings one server from a thread; `answers` grows while its event loop runs."""
+
+    def __init__(
+        self, address: Address, identity: WorkerIdentity, secret: Secret, *, tls: bool | None, every_s: float
+    ) -> None:
+        self.answers = 0
+        self._address = address
+        self._identity = identity
+        self._secret = secret
+        self._options = ClientOptions(shared=False, tls=tls)
+        self._every_s = every_s
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True, name=f"berth-ping-{identity.index}")
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop the thread; it is not waited for while the server does not answer."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            # A server that has ended is noticed by its workers.
+            with contextlib.suppress(BerthError, OSError):
+                connection = ServerConnection(self._address, self._identity, self._secret, self._options)
+                try:
+                    while self._answered(connection):
+                        self.answers += 1
+                        self._ended.wait(self._every_s)
+                finally:
+                    connection.close()
+            self._ended.wait(self._every_s)
+
+    def _answered(self, connection: ServerConnection) -> bool:
+        """Send a ping and wait for the answer; returns False when the thread is to end."""
+        if self._ended.is_set():
+            return False
+        number = connection.send(Kind.PING)
+        poll = select.poll()
+        poll.register(connection, select.POLLIN)
+        while number not in connection.responses:
+            if self._ended.is_set():
+                return False
+            if poll.poll(_PING_POLL_MS):
+                connection.read()
+        connection.release(connection.take(number))
+        return True
+
+
+def client_handshake(
+    peer: socket.socket, identity: WorkerIdentity, secret: Secret, deadline_s: float
+) -> dict[str, Any]:
+    """Run the client side over a blocking socket; returns the JSON of WELCOME."""
+    raw, mine = identity.pack(), challenge()
+    _send(peer, Kind.HELLO, mine + raw, deadline_s)
+    theirs = _receive(peer, Kind.CHALLENGE, deadline_s)
+    _send(peer, Kind.PROOF, secret.proof("client", raw, mine, theirs), deadline_s)
+    welcome = _receive(peer, Kind.WELCOME, deadline_s)
+    if not hmac.compare_digest(welcome[:PROOF_BYTES], secret.proof("server", raw, theirs, mine)):
+        raise RefusedError("authentication failed: the server does not know the secret")
+    info: dict[str, Any] = json.loads(welcome[PROOF_BYTES:])
+    return info
+
+
+def _send(peer: socket.socket, kind: Kind, payload: bytes, deadline_s: float) -> None:
+    _set_deadline(peer, deadline_s)
+    header = Header(kind, Flag.NONE, 0, 0, 0, len(payload), 0, 0)
+    peer.sendall(header.pack() + payload)
+
+
+def _receive(peer: socket.socket, kind: Kind, deadline_s: float) -> bytes:
+    header = read_header(_receive_exactly(peer, HEADER.size, deadline_s), MAX_HANDSHAKE_BYTES)
+    payload = _receive_exactly(peer, header.length, deadline_s)
+    if header.kind == Kind.ERROR:
+        raise error_from_json(json.loads(unpack(np.frombuffer(payload, np.uint8))[0].tobytes()))
+    if header.kind != kind:
+        raise WireError(f"expected {kind.name}, got {header.kind.name}")
+    return bytes(payload)
+
+
+def _receive_exactly(peer: socket.socket, length: int, deadline_s: float) -> bytearray:
+    """Read exactly `length` bytes: a file descriptor may follow them."""
+    data = bytearray(length)
+    view, have = memoryview(data), 0
+    while have < length:
+        _set_deadline(peer, deadline_s)
+        count = peer.recv_into(view[have:])
+        if count == 0:
+            raise ConnectionResetError("the peer closed the connection")
+        have += count
+    return data
+
+
+def _set_deadline(peer: socket.socket, deadline_s: float) -> None:
+    peer.settimeout(max(deadline_s - time.monotonic(), 0.001))
 
 
 def _reason(error: Exception) -> str:

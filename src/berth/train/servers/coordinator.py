@@ -1,19 +1,163 @@
-"""A worker's requests about the run as a whole: tickets and metrics, on the first server."""
+"""The run as a whole, in the modes without a common step: tickets, metrics, and workers that have finished.
+
+A ticket says which share of which batch a worker trains on next. Ticket t is share t % workers of global batch
+t // workers: the same examples as in mode sync. Workers take tickets in order, each at its own pace, so a slow worker
+takes fewer and leaves no work undone. The first server holds the book, and answers all of these requests except
+`RETIRE`, which goes to every server; no worker waits for another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 import numpy as np
 
-from berth.train.servers.protocol import Array, Kind
-from berth.train.servers.run_handlers import POSTED
-from berth.train.servers.server_pool import ServerPool
-from berth.train.servers.tickets import NONE
+from berth.errors import WireError
+from berth.train.servers.handlers import Request, Response, Worker, expect_arrays, filled_buffer
+from berth.train.servers.protocol import Array, Flag, Kind
+from berth.train.servers.shard import StepTracker
 
+if TYPE_CHECKING:
+    from berth.train.servers.server_pool import ServerPool
+
+NONE = -1  # ticket, goal or end of the data
 _FIRST = 0  # the server with the ticket book
+_POSTED = 3  # arrays of a worker's metrics: scores, labels, losses
+
+
+@dataclass(slots=True)
+class TicketBook:
+    """The tickets of a run: taken in order, completed in any."""
+
+    workers: int
+    next: int = 0  # not taken before
+    completed: int = 0
+    examples: int = 0  # of completed tickets
+    taken: set[int] = field(default_factory=set)  # not completed
+    returned: list[int] = field(default_factory=list)  # in flight when the checkpoint was taken, descending
+    data_end: int | None = None  # the data has no ticket from here on
+    stop_at: int | None = None  # a worker was asked to stop
+
+    def begin(self, first: int, examples: int, undone: list[int]) -> None:
+        """Start from a checkpoint: tickets below `first` are completed, except `undone`."""
+        self.next, self.examples = first, examples
+        self.returned = sorted(undone, reverse=True)
+        self.completed = first - len(undone)
+        self.taken, self.data_end, self.stop_at = set(), None, None
+
+    def complete(self, ticket: int, examples: int) -> None:
+        """Count a ticket; a second completion is ignored."""
+        if ticket in self.taken:
+            self.taken.discard(ticket)
+            self.completed += 1
+            self.examples += examples
+
+    def end_data(self, ticket: int) -> None:
+        """Note that the data ends before the batch of this ticket."""
+        first = ticket - ticket % self.workers
+        self.data_end = first if self.data_end is None else min(first, self.data_end)
+        self.taken = {one for one in self.taken if one < self.data_end}
+        self.returned = [one for one in self.returned if one < self.data_end]
+
+    def stop(self) -> None:
+        """Stop after the current global batch, so that the run ends between two batches."""
+        if self.stop_at is None:
+            self.stop_at = -(-self.next // self.workers) * self.workers
+
+    def take(self, goal: int | None) -> int:
+        """Return the next ticket below `goal`, or `NONE`."""
+        if self.returned:
+            ticket = self.returned.pop()
+        else:
+            ends = [end for end in (goal, self.data_end, self.stop_at) if end is not None]
+            if ends and self.next >= min(ends):
+                return NONE
+            ticket = self.next
+            self.next += 1
+        self.taken.add(ticket)
+        return ticket
+
+    @property
+    def first_untaken(self) -> int:
+        """Return the first ticket that was never taken, up to the end of the data."""
+        return self.next if self.data_end is None else min(self.next, self.data_end)
+
+    @property
+    def undone(self) -> list[int]:
+        """Return the tickets in flight, ascending."""
+        return sorted([*self.taken, *self.returned])
+
+
+class RunHandlers:
+    """A server's handlers of these requests: the ticket book, and the last metrics of each worker."""
+
+    def __init__(self, tracker: StepTracker) -> None:
+        self._tracker = tracker
+        self._tickets = TicketBook(tracker.workers)
+        self._takes: list[tuple[int, Array] | None] = [None] * tracker.workers  # in case a response is lost
+        self._posted: list[list[Array]] = [[] for _ in range(tracker.workers)]
+
+    def handle(self, worker: Worker, request: Request) -> Response:
+        """Handle a request; returns its response."""
+        return self.BY_KIND[request.frame.kind](self, worker, request)
+
+    def _begin(self, worker: Worker, request: Request) -> Response:
+        head, undone = expect_arrays(request.frame.arrays(), 2)
+        first, examples = head.tolist()
+        self._tickets.begin(first, examples, undone.tolist())
+        return None, Flag.NONE
+
+    def _take(self, worker: Worker, request: Request) -> Response:
+        """Complete tickets and take the next one; a retry gets the same response."""
+        last = self._takes[worker.rank]
+        if last is not None and request.frame.flags & Flag.RETRY and last[0] == request.frame.request:
+            return filled_buffer(request.port, [last[1]]), Flag.NONE
+        head, done = expect_arrays(request.frame.arrays(), 2)
+        if head.shape != (4,) or done.ndim != 2 or done.shape[1] != 2:
+            raise WireError("a ticket request needs 4 numbers and pairs of ticket and examples")
+        wanted, goal, data_end, stop = head.tolist()
+        tickets = self._tickets
+        for ticket, examples in done.tolist():
+            tickets.complete(ticket, examples)
+        if data_end != NONE:
+            tickets.end_data(data_end)
+        if stop:
+            tickets.stop()
+        ticket = tickets.take(goal if goal != NONE else None) if wanted else NONE
+        stopping = tickets.stop_at is not None
+        response = np.array([ticket, tickets.completed, tickets.examples, stopping], np.int64)
+        self._takes[worker.rank] = request.frame.request, response
+        return filled_buffer(request.port, [response]), Flag.NONE
+
+    def _read_tickets(self, worker: Worker, request: Request) -> Response:
+        book = self._tickets
+        head = np.array([book.first_untaken, book.completed, book.examples], np.int64)
+        return filled_buffer(request.port, [head, np.array(book.undone, np.int64)]), Flag.NONE
+
+    def _post(self, worker: Worker, request: Request) -> Response:
+        self._posted[worker.rank] = [array.copy() for array in expect_arrays(request.frame.arrays(), _POSTED)]
+        return None, Flag.NONE
+
+    def _collect(self, worker: Worker, request: Request) -> Response:
+        """Return the metrics of all ranks; empty for a rank that posted none."""
+        nothing = [np.empty(0, np.float32)] * _POSTED
+        arrays = [array for posted in self._posted for array in posted or nothing]
+        return filled_buffer(request.port, arrays), Flag.NONE
+
+    def _retire(self, worker: Worker, request: Request) -> Response:
+        self._tracker.retired[worker.rank] = True
+        return None, Flag.NONE
+
+    BY_KIND: ClassVar[dict[Kind, Callable[..., Response]]] = {
+        Kind.BEGIN: _begin,
+        Kind.TAKE: _take,
+        Kind.TICKETS: _read_tickets,
+        Kind.POST: _post,
+        Kind.COLLECT: _collect,
+        Kind.RETIRE: _retire,
+    }
 
 
 class Taken(NamedTuple):
@@ -94,7 +238,7 @@ class Coordinator:
     def collect(self) -> list[list[Array]]:
         """Return the last metrics of each rank."""
         arrays = self._call(Kind.COLLECT)
-        return [arrays[start : start + POSTED] for start in range(0, len(arrays), POSTED)]
+        return [arrays[start : start + _POSTED] for start in range(0, len(arrays), _POSTED)]
 
     def retire(self) -> None:
         """Take no more steps: other workers do not wait for this one."""

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from berth.errors import InputError, UnknownNameError
+from berth.train.servers.auth import Secret
 from berth.train.servers.client import RemoteStore
-from berth.train.servers.secret import Secret
 from berth.train.servers.transport import Address
 from berth.train.sparse import DENSE_TABLE, DenseStore, Floats, Keys, TableSpec, WithoutPeers
 from berth.train.tables import State, Table
@@ -198,9 +198,8 @@ class GeoStore(WithoutPeers):
         local = self._local_table(table)
         records, dim = local.mine.store.records(keys)[0], local.mine.dim
         changes = records - local.server_copy.store.records(keys)[0]
-        has_state = (
-            local.mine.width > dim and table != DENSE_TABLE
-        )  # that of dense weights is saved by rank 0
+        # The optimiser state of dense weights is saved by rank 0.
+        has_state = local.mine.width > dim and table != DENSE_TABLE
         self.remote.merge(
             table, keys.view(np.uint64), changes[:, :dim], changes[:, dim:] if has_state else None
         )

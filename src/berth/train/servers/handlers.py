@@ -12,20 +12,24 @@ import numpy as np
 
 from berth.errors import BerthError, InputError, WireError
 from berth.train.fault_points import fault_point
-from berth.train.servers.codec import CODECS, decode, dtype_of, encode
 from berth.train.servers.protocol import (
+    CODECS,
     Array,
     Flag,
     Frame,
     Kind,
     Layout,
+    copy_arrays,
+    decode,
+    dtype_of,
+    encode,
+    layout_of,
     pack_json,
     read_json,
     state_from_arrays,
     state_to_arrays,
 )
-from berth.train.servers.shard import Shard
-from berth.train.servers.sync_mode import StepTracker
+from berth.train.servers.shard import Shard, StepTracker
 from berth.train.servers.transport import PayloadBuffer
 from berth.train.shards.files import can_write
 from berth.train.shards.shard_save import ShardSave
@@ -34,6 +38,8 @@ from berth.train.tables import State
 from berth.train.tables.optimise import NUMBERS
 
 MAX_DEFERRED_BYTES = 1 << 30  # pushes of one worker that wait for the end of the step
+
+Response = tuple[PayloadBuffer | None, int]  # payload and flags
 
 _EXCLUSIVE = (Kind.PART, Kind.UNLOCK, Kind.LOCK, Kind.PROBE, Kind.SAVE)
 
@@ -104,8 +110,8 @@ class Handlers:
         self._parts: Iterator[State] | None = None
         self._days = 0
 
-    def handle(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
-        """Handle a request; returns payload and flags of the response."""
+    def handle(self, worker: Worker, request: Request) -> Response:
+        """Handle a request; returns its response."""
         if self.locked_by == worker.rank and request.frame.kind not in _EXCLUSIVE:
             raise InputError("a worker that is saving the tables can't send other requests")
         return self._BY_KIND[request.frame.kind](self, worker, request)
@@ -116,7 +122,7 @@ class Handlers:
         if self._shard.save is not None and self._shard.save.streamed:
             self._shard.save.cancel()  # the worker was lost: rows must not change under the thread
 
-    def _open(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _open(self, worker: Worker, request: Request) -> Response:
         documents = read_json(expect_arrays(request.frame.arrays(), 1)[0])
         if not isinstance(documents, list):
             raise WireError("invalid table description: expected a list of tables")
@@ -127,7 +133,7 @@ class Handlers:
         numbers = self._shard.open(specs)
         return filled_buffer(request.port, [np.array(numbers, np.int32)]), Flag.NONE
 
-    def _pull(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _pull(self, worker: Worker, request: Request) -> Response:
         arrays = iter(request.frame.arrays())
         if request.frame.flags & Flag.RECORDS:
             return self._pull_records(request, arrays)
@@ -155,7 +161,7 @@ class Handlers:
                 encode(codec, rows, view)
         return buffer, Flag.NONE
 
-    def _pull_records(self, request: Request, arrays: Iterator[Array]) -> tuple[PayloadBuffer, int]:
+    def _pull_records(self, request: Request, arrays: Iterator[Array]) -> Response:
         [[number, _]] = read_sections(arrays)
         keys, width = next_array(arrays, np.int64), self._shard.table(number).width
         layout = Layout([(np.dtype(np.float32), (len(keys), width))])
@@ -175,7 +181,7 @@ class Handlers:
             self._shard.count_requests(number, keys, times)
         self._shard.pull(number, keys, rows, create=False)
 
-    def _push(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _push(self, worker: Worker, request: Request) -> Response:
         for number, keys, values, views in self._pushed(request):
             if not self._tracker.defers:
                 self._shard.push(number, keys, values, views)
@@ -188,7 +194,7 @@ class Handlers:
             self._end_step(worker)
         return None, Flag.NONE
 
-    def _merge(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _merge(self, worker: Worker, request: Request) -> Response:
         for number, keys, values, state in self._pushed(request):
             self._shard.merge(number, keys, values, state, 1.0 / self._tracker.workers)
         return None, Flag.NONE
@@ -267,23 +273,23 @@ class Handlers:
         for number, parts in pushed.items():
             self._shard.push(number, *(_concatenate(column) for column in zip(*parts, strict=True)))
 
-    def _prefetch(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _prefetch(self, worker: Worker, request: Request) -> Response:
         arrays = iter(request.frame.arrays())
         for number, _ in read_sections(arrays):
             self._shard.prefetch(number, next_array(arrays, np.int64))
         return None, Flag.NONE
 
-    def _end_day(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _end_day(self, worker: Worker, request: Request) -> Response:
         if self._tracker.days[worker.rank] > self._days:
             self._days += 1
             self._shard.end_day()
         return None, Flag.NONE
 
-    def _lock(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _lock(self, worker: Worker, request: Request) -> Response:
         self.locked_by = worker.rank
         return None, Flag.NONE
 
-    def _part(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _part(self, worker: Worker, request: Request) -> Response:
         """Return the next part of a table; a request with a payload starts a new table."""
         if self.locked_by != worker.rank:
             raise InputError("tables must be locked before they are saved")
@@ -298,15 +304,15 @@ class Handlers:
             else (filled_buffer(request.port, state_to_arrays(part)), Flag.NONE)
         )
 
-    def _unlock(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _unlock(self, worker: Worker, request: Request) -> Response:
         self.unlock()
         return None, Flag.NONE
 
-    def _probe(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _probe(self, worker: Worker, request: Request) -> Response:
         wanted = read_json(expect_arrays(request.frame.arrays(), 1)[0])
         return filled_buffer(request.port, [pack_json(can_write(wanted))]), Flag.NONE
 
-    def _save(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _save(self, worker: Worker, request: Request) -> Response:
         """Start writing the tables to files; returns the error of the system, if there is one."""
         if self.locked_by != worker.rank:
             raise InputError("tables must be locked before they are saved")
@@ -319,12 +325,12 @@ class Handlers:
             failed = [error.errno, error.strerror]
         return filled_buffer(request.port, [pack_json(failed)]), Flag.NONE
 
-    def _load(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _load(self, worker: Worker, request: Request) -> Response:
         head, *arrays = request.frame.arrays()
         self._shard.load(int(head[0]), state_from_arrays(expect_arrays(arrays, 6)))
         return None, Flag.NONE
 
-    def _statistics(self, worker: Worker, request: Request) -> tuple[PayloadBuffer | None, int]:
+    def _statistics(self, worker: Worker, request: Request) -> Response:
         shard = self._shard
         facts = {
             "tables": shard.statistics(),
@@ -340,7 +346,7 @@ class Handlers:
         self._shard.table(number)
         return self._shard.specs[number]
 
-    _BY_KIND: ClassVar[dict[Kind, Callable[..., tuple[PayloadBuffer | None, int]]]] = {
+    _BY_KIND: ClassVar[dict[Kind, Callable[..., Response]]] = {
         Kind.OPEN: _open,
         Kind.PULL: _pull,
         Kind.PUSH: _push,
@@ -366,10 +372,9 @@ def _concatenate(parts: tuple[Any, ...]) -> Any:
 
 def filled_buffer(port: Port, arrays: list[Array]) -> PayloadBuffer:
     """Return a response buffer with copies of the arrays."""
-    layout = Layout([(array.dtype, array.shape) for array in arrays])
+    layout = layout_of(arrays)
     buffer = port.reserve(layout.length)
-    for view, array in zip(layout.views(buffer.payload), arrays, strict=True):
-        view[...] = array
+    copy_arrays(arrays, layout.views(buffer.payload))
     return buffer
 
 

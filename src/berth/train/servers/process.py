@@ -22,10 +22,10 @@ from threading import Thread
 from typing import IO
 
 from berth.errors import BerthError, ServerError
-from berth.train.servers.secret import VARIABLE, Secret
-from berth.train.servers.server import Server, ServerConfig, to_stderr
+from berth.train.servers.auth import SECRET_VARIABLE, Secret
+from berth.train.servers.protocol import MODES
+from berth.train.servers.server import Server, ServerConfig
 from berth.train.servers.shard import load_kernels
-from berth.train.servers.sync_mode import MODES
 from berth.train.servers.transport import Address
 from berth.train.tables.memory import keep_freed_memory
 
@@ -40,10 +40,10 @@ def main() -> None:
     options = _parser().parse_args()
     try:
         secret = Secret.find(options.secret_file)
-        os.environ.pop(VARIABLE, None)  # not inherited by children
+        os.environ.pop(SECRET_VARIABLE, None)  # not inherited by children
         names = {field.name for field in fields(ServerConfig)}
         config = ServerConfig(**{name: value for name, value in vars(options).items() if name in names})
-        server = Server(secret, config, notify=to_stderr if options.verbose else lambda line: None)
+        server = Server(secret, config, notify=_log if options.verbose else lambda line: None)
     except BerthError as error:
         sys.exit(f"berth server: {error}")
     signal.signal(signal.SIGINT, lambda *_: server.stop())
@@ -98,6 +98,10 @@ class ServerProcess:
             return self.process.wait()
 
 
+def _log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m berth.train.servers", description=__doc__)
     parser.add_argument("--index", type=int, default=0, help="index of this server")
@@ -117,7 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         "--timeout", "--patience", dest="timeout_s", type=float, default=300.0, metavar="SECONDS"
     )
     parser.add_argument("--ready", type=Path, help="write the address to this file instead of printing it")
-    parser.add_argument("--secret-file", type=Path, help=f"instead of the variable {VARIABLE}")
+    parser.add_argument("--secret-file", type=Path, help=f"instead of the variable {SECRET_VARIABLE}")
     parser.add_argument(
         "--plain", dest="tls", action="store_const", const=False, help="do not encrypt, whatever the host"
     )

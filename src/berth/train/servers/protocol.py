@@ -1,8 +1,12 @@
-"""The wire protocol: frame headers, payloads of arrays, and the JSON and table states inside them.
+"""The wire protocol: frame headers, payloads of arrays, and the rows, JSON and table states inside them.
 
 A frame is a fixed header followed by arrays in their in-memory layout, little-endian. Incoming data is never executed
 or unpickled. Every length is checked against the received bytes and against a limit before memory is allocated; a
 violation closes the connection with a `WireError`.
+
+Rows travel as fp32, IEEE half precision (fp16) or bfloat16, rounded to nearest even. fp16 keeps 11 bits of values
+between 6e-8 and 65,504; bf16 keeps 8 bits over the range of fp32. Both are for traffic only: tables, sums and
+optimisers stay in single precision.
 """
 
 from __future__ import annotations
@@ -14,17 +18,34 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
-from berth.errors import BerthError, InputError, RefusedError, ServerError, WaitError, WireError
+from berth.errors import (
+    BerthError,
+    InputError,
+    RefusedError,
+    ServerError,
+    UnknownNameError,
+    WaitError,
+    WireError,
+)
+from berth.native.kernels import entry
+from berth.train.sparse import Floats
 from berth.train.tables import State
 
 Bytes = npt.NDArray[np.uint8]
 Array = npt.NDArray[Any]
+Mode = Literal["sync", "async", "half-async", "geo"]
+Codec = Literal["fp32", "fp16", "bf16"]
 
+MODES: tuple[Mode, ...] = get_args(Mode)
+CODECS: tuple[Codec, ...] = get_args(Codec)
 MAGIC = 0x48545242  # "BRTH"
 VERSION = 2
 HEADER = struct.Struct("<IBBHIIQQQQ")
@@ -40,6 +61,7 @@ _KINDS: tuple[np.dtype[Any], ...] = tuple(
 )
 _NUMBERS: dict[Any, int] = {kind: number for number, kind in enumerate(_KINDS)}
 _NUMBERS |= {kind.type: number for number, kind in enumerate(_KINDS)}
+_STATE_KINDS = "".join(np.dtype(kind).char for kind in ("i8", "i8", "f4", "i8", "i8", "i4"))
 
 
 class Kind(IntEnum):
@@ -91,6 +113,8 @@ class Flag:
 
 
 _KIND_OF = {int(kind): kind for kind in Kind}
+# No response unless they fail or ask for one:
+UNACKNOWLEDGED = (Kind.PUSH, Kind.MERGE, Kind.PREFETCH, Kind.POST)
 
 
 @dataclass(slots=True)
@@ -190,9 +214,8 @@ def unpack(payload: Bytes) -> list[Array]:
     (count,) = _COUNT.unpack_from(data, 0)
     if count > MAX_ARRAYS or len(payload) < _COUNT.size + count * _ENTRY.size:
         raise WireError(f"payload of {len(payload)} bytes can't hold {count} arrays")
-    table = bytes(
-        data[_COUNT.size : _COUNT.size + count * _ENTRY.size]
-    )  # copied: the sender can still write to shared memory
+    # Copied: the sender can still write to shared memory.
+    table = bytes(data[_COUNT.size : _COUNT.size + count * _ENTRY.size])
     at = _aligned(_COUNT.size + len(table))
     arrays = []
     for kind, columns, rows in _ENTRY.iter_unpack(table):
@@ -207,12 +230,22 @@ def unpack(payload: Bytes) -> list[Array]:
     return arrays
 
 
+def layout_of(arrays: Sequence[Array]) -> Layout:
+    """Return the layout of a payload with copies of the arrays."""
+    return Layout([(array.dtype, array.shape) for array in arrays])
+
+
+def copy_arrays(arrays: Sequence[Array], views: Sequence[Array]) -> None:
+    """Copy arrays to the views of their layout."""
+    for view, array in zip(views, arrays, strict=True):
+        view[...] = array
+
+
 def pack(arrays: Sequence[Array]) -> Bytes:
     """Return a new payload with copies of the arrays, for small or rare messages."""
-    layout = Layout([(array.dtype, array.shape) for array in arrays])
+    layout = layout_of(arrays)
     payload = np.zeros(layout.length, np.uint8)
-    for view, array in zip(layout.views(payload), arrays, strict=True):
-        view[...] = array
+    copy_arrays(arrays, layout.views(payload))
     return payload
 
 
@@ -231,15 +264,6 @@ def read_json(array: Array) -> Any:
 
 def _aligned(length: int) -> int:
     return -(-length // ALIGNMENT) * ALIGNMENT
-
-
-UNACKNOWLEDGED = (
-    Kind.PUSH,
-    Kind.MERGE,
-    Kind.PREFETCH,
-    Kind.POST,
-)  # no response unless they fail or ask for one
-_STATE_KINDS = "".join(np.dtype(kind).char for kind in ("i8", "i8", "f4", "i8", "i8", "i4"))
 
 
 def state_to_arrays(state: State) -> list[Array]:
@@ -268,3 +292,85 @@ def error_from_json(facts: dict[str, str]) -> BerthError:
     known = (InputError, RefusedError, WaitError, WireError)
     kind = {kind.__name__: kind for kind in known}.get(facts.get("kind", ""), ServerError)
     return kind(facts.get("what", "unknown error"))
+
+
+@entry
+def _to_bf16(words: npt.NDArray[np.uint32], out: npt.NDArray[np.uint16]) -> None:
+    for at in range(len(words)):
+        word = words[at]
+        rounded = word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))
+        is_nan = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        out[at] = np.uint16((word >> np.uint32(16)) | np.uint32(64) if is_nan else rounded >> np.uint32(16))
+
+
+@entry
+def _from_bf16(halves: npt.NDArray[np.uint16], out: npt.NDArray[np.uint32]) -> None:
+    for at in range(len(halves)):
+        out[at] = np.uint32(halves[at]) << np.uint32(16)
+
+
+def _to_half(_context: Any, value: Any) -> Any:
+    """Use the CPU's conversion instruction (eight values at a time), which numpy does not."""
+
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.fptrunc(arguments[0], ir.HalfType()), ir.IntType(16))
+
+    return types.uint16(types.float32), generate
+
+
+def _from_half(_context: Any, half: Any) -> Any:
+    def generate(_target: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], ir.HalfType()), ir.FloatType())
+
+    return types.float32(types.uint16), generate
+
+
+to_half: Any = intrinsic(_to_half)
+from_half: Any = intrinsic(_from_half)
+
+
+@entry
+def _to_fp16(values: Floats, out: npt.NDArray[np.uint16]) -> None:
+    for at in range(len(values)):
+        out[at] = to_half(values[at])
+
+
+@entry
+def _from_fp16(halves: npt.NDArray[np.uint16], out: Floats) -> None:
+    for at in range(len(halves)):
+        out[at] = from_half(halves[at])
+
+
+def checked_codec(name: str) -> Codec:
+    """Return a codec by name."""
+    for codec in CODECS:
+        if codec == name:
+            return codec
+    raise UnknownNameError("codec of rows", name, CODECS)
+
+
+def dtype_of(codec: Codec) -> type[np.float32] | type[np.uint16]:
+    """Return the element type of an encoded row."""
+    return np.float32 if codec == "fp32" else np.uint16
+
+
+def encode(codec: Codec, values: Floats, out: Array) -> None:
+    """Write the encoded rows to `out`."""
+    if codec == "bf16":
+        _to_bf16(values.reshape(-1).view(np.uint32), out.reshape(-1))
+    elif codec == "fp16":
+        _to_fp16(values.reshape(-1), out.reshape(-1))  # values beyond 65,504 become infinite
+    else:
+        out[...] = values
+
+
+def decode(codec: Codec, values: Array) -> Floats:
+    """Return rows as fp32; the same memory if they are fp32 already."""
+    if codec == "fp32":
+        return values
+    out = np.empty(values.shape, np.float32)
+    if codec == "bf16":
+        _from_bf16(values.reshape(-1), out.reshape(-1).view(np.uint32))
+    else:
+        _from_fp16(values.reshape(-1), out.reshape(-1))
+    return out

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from berth.errors import BerthError, ServerError, WaitError, WireError
+from berth.train.servers.coordinator import RunHandlers
 from berth.train.servers.handlers import Handlers, Port, Request, Worker, filled_buffer
 from berth.train.servers.protocol import (
     UNACKNOWLEDGED,
@@ -22,9 +23,7 @@ from berth.train.servers.protocol import (
     error_to_json,
     pack_json,
 )
-from berth.train.servers.run_handlers import RunHandlers
-from berth.train.servers.shard import Shard
-from berth.train.servers.sync_mode import StepTracker
+from berth.train.servers.shard import Shard, StepTracker
 from berth.train.servers.transport import PayloadBuffer
 
 MAX_QUEUED = 256  # requests of one worker

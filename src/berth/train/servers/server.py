@@ -13,7 +13,6 @@ import secrets
 import selectors
 import socket
 import ssl
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,14 +23,20 @@ import numpy as np
 
 from berth.errors import BerthError, InputError, RefusedError, WireError
 from berth.train.hosts import host_name
-from berth.train.servers.auth import CONTROL_RANK, ServerHandshake, WorkerIdentity
-from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Flag, Frame, Kind, error_to_json, pack, pack_json
+from berth.train.network_interface import is_loopback, set_tcp_options
+from berth.train.servers.auth import CONTROL_RANK, Secret, ServerHandshake, WorkerIdentity, tls_context
+from berth.train.servers.protocol import (
+    MAX_PAYLOAD_BYTES,
+    Flag,
+    Frame,
+    Kind,
+    Mode,
+    error_to_json,
+    pack,
+    pack_json,
+)
 from berth.train.servers.request_queue import RequestQueue
-from berth.train.servers.secret import Secret
-from berth.train.servers.shard import Shard
-from berth.train.servers.sockets import is_loopback, set_tcp_options
-from berth.train.servers.sync_mode import Mode, StepTracker
-from berth.train.servers.tls import tls_context
+from berth.train.servers.shard import Shard, StepTracker
 from berth.train.servers.transport import (
     RING_BYTES,
     Address,
@@ -448,8 +453,3 @@ def _tls_done(peer: socket.socket) -> bool:
     except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
         return False
     return True
-
-
-def to_stderr(line: str) -> None:
-    """Print a line to standard error."""
-    print(line, file=sys.stderr, flush=True)

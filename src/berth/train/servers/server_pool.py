@@ -7,13 +7,22 @@ import select
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 from berth.errors import InputError, ServerError
 from berth.train.heartbeat import HEARTBEAT
-from berth.train.servers.auth import CONTROL_RANK, WorkerIdentity
+from berth.train.servers.auth import CONTROL_RANK, Secret, WorkerIdentity
 from berth.train.servers.connection import ClientOptions, ServerConnection
-from berth.train.servers.protocol import MAX_PAYLOAD_BYTES, Array, Flag, Frame, Kind, Layout
-from berth.train.servers.secret import Secret
+from berth.train.servers.protocol import (
+    MAX_PAYLOAD_BYTES,
+    Array,
+    Flag,
+    Frame,
+    Kind,
+    Layout,
+    copy_arrays,
+    layout_of,
+)
 from berth.train.servers.transport import Address, Channel
 
 
@@ -66,13 +75,7 @@ class ServerPool:
         """Send a request with copies of arrays to one server; returns its number."""
         if arrays is None:
             return self._connections[shard].send(kind, flags=flags, step=self.step)
-
-        def fill(views: list[Array]) -> None:
-            for view, array in zip(views, arrays, strict=True):
-                view[...] = array
-
-        layout = Layout([(array.dtype, array.shape) for array in arrays])
-        return self.send_in_place(shard, kind, layout, fill, flags=flags)
+        return self.send_in_place(shard, kind, layout_of(arrays), partial(copy_arrays, arrays), flags=flags)
 
     def send_in_place(
         self,

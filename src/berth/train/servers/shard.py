@@ -1,4 +1,4 @@
-"""The tables of one server, independent of networking."""
+"""The tables of one server and the steps of its workers, independent of networking."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from berth.errors import InputError, RefusedError
+from berth.errors import InputError, RefusedError, UnknownNameError
 from berth.native.kernels import entry
+from berth.train.servers.protocol import MODES, Mode
 from berth.train.sparse import Floats, TableSpec
 from berth.train.tables import Initialiser, Optimiser, State, Table
 from berth.train.tables.hashing import Keys
 from berth.train.tables.index import Places
-from berth.train.tables.rows import Rows
 from berth.train.tables.state import PART_BYTES, split_state
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Shard:
             for first, change in changes:
                 flat = np.ascontiguousarray(change[part]).reshape(-1)
                 _merge(rows.data, rows.width, first, change.shape[1], places, flat, np.float32(share))
-            _mark_changed(rows, places)
+            rows.changed[places[places >= 0]] = 1
 
     def prefetch(self, number: int, keys: Keys) -> None:
         """Load cold rows into memory; creates none."""
@@ -183,6 +183,63 @@ class Shard:
         self.specs.append(spec)
 
 
+class StepTracker:
+    """Tracks how many steps and days each worker has ended, and so which request may run.
+
+    | mode | pushes take effect | a worker's next pull waits until |
+    |---|---|---|
+    | sync | when all workers have ended the step, in rank order | all workers have ended the step |
+    | half-async | on arrival | it can't get more than `staleness` steps ahead of the slowest |
+    | async | on arrival | never |
+    | geo | every few steps, as differences of rows | never |
+    """
+
+    def __init__(self, mode: Mode, workers: int, staleness: int = 0) -> None:
+        if mode not in MODES:
+            raise UnknownNameError("mode", mode, MODES)
+        if workers < 1 or staleness < 0:
+            raise InputError(
+                f"need at least 1 worker and a staleness of at least 0, got {workers} and {staleness}"
+            )
+        self.mode: Mode = mode
+        self.workers = workers
+        self.staleness = staleness if mode == "half-async" else 0
+        self.ended = [0] * workers  # steps of each rank
+        self.days = [0] * workers
+        self.retired = [False] * workers  # take no more steps: no other rank waits for them
+
+    @property
+    def defers(self) -> bool:
+        """Whether pushes wait for the end of the step; never with one worker."""
+        return self.mode == "sync" and self.workers > 1
+
+    def end_step(self, rank: int) -> bool:
+        """Count a step of a worker; returns whether it was the last to end that step."""
+        slowest = min(self.ended)
+        self.retired[rank] = False
+        self.ended[rank] += 1
+        return min(self.ended) > slowest
+
+    def missing_for_pull(self, rank: int) -> list[int]:
+        """Return the ranks that a worker's pull waits for."""
+        if self.mode not in ("sync", "half-async"):
+            return []
+        need = self.ended[rank] - max(self.staleness - 1, 0)  # the step after the pull counts, too
+        return [
+            other for other in range(self.workers) if self.ended[other] < need and not self.retired[other]
+        ]
+
+    def end_day(self, rank: int) -> None:
+        """Count a day of a worker."""
+        self.days[rank] += 1
+
+    def missing_for_day(self, rank: int) -> list[int]:
+        """Return the ranks that a worker at the end of its day waits for; only in mode sync, days end together."""
+        if self.mode != "sync":
+            return []
+        return [other for other in range(self.workers) if self.days[other] < self.days[rank]]
+
+
 def check_same_table(existing: TableSpec, requested: TableSpec) -> None:
     """Raise unless two descriptions of one name are equal."""
     if existing != requested:
@@ -198,7 +255,3 @@ def load_kernels() -> None:
     for read in (shard.peek, shard.pull):
         read(number, keys, np.empty((3, 1), np.float32))
     shard.push(number, keys, np.zeros((3, 1), np.float32), None)
-
-
-def _mark_changed(rows: Rows, places: Places) -> None:
-    rows.changed[places[places >= 0]] = 1

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from berth.errors import UnknownNameError
-from berth.train.servers.codec import checked, decode, encode
+from berth.train.servers.protocol import checked_codec, decode, encode
 
 SPECIAL = np.array([0.0, -0.0, 1.0, -1.5, np.inf, -np.inf, 65504, 1e-8, 3.4e38, -3.4e38, 1e-40], np.float32)
 
@@ -54,4 +54,4 @@ def test_fp32_is_left_alone():
 
 def test_an_unknown_codec_is_named():
     with pytest.raises(UnknownNameError, match="fp8"):
-        checked("fp8")
+        checked_codec("fp8")

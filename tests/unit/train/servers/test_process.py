@@ -24,8 +24,8 @@ from berth.train.servers import (
     ServerConfig,
     ServerProcess,
 )
+from berth.train.servers.auth import _certificate
 from berth.train.servers.process import in_process_servers
-from berth.train.servers.tls import _certificate
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, adagrad
 

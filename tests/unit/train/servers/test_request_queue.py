@@ -19,8 +19,7 @@ from berth.train.servers.protocol import (
     unpack,
 )
 from berth.train.servers.request_queue import MAX_QUEUED, RequestQueue
-from berth.train.servers.shard import Shard
-from berth.train.servers.sync_mode import StepTracker
+from berth.train.servers.shard import Shard, StepTracker
 from berth.train.servers.transport import PayloadBuffer
 from berth.train.sparse import TableSpec
 from berth.train.tables import Admission, DecayPolicy, Initialiser, Table, adagrad, sgd

@@ -11,10 +11,9 @@ import pytest
 
 from berth.errors import InputError, RefusedError, ServerError, WireError
 from berth.train.servers import Address, ClientOptions, RemoteStore, Secret, Server, ServerConfig
-from berth.train.servers.auth import ServerHandshake, WorkerIdentity, challenge
+from berth.train.servers.auth import SECRET_VARIABLE, ServerHandshake, WorkerIdentity, challenge
 from berth.train.servers.process import in_process_servers
 from berth.train.servers.protocol import HEADER, Flag, Header, Kind
-from berth.train.servers.secret import VARIABLE
 from berth.train.sparse import TableSpec
 from berth.train.tables import Initialiser, sgd
 
@@ -166,9 +165,9 @@ def test_it_is_found_in_a_file_or_in_the_environment(tmp_path, monkeypatch):
     path.write_bytes(b"a secret of thirty-two bytes....\n")
     proof = SECRET.proof("client", b"", b"", b"")
     assert Secret.find(path).proof("client", b"", b"", b"") == proof
-    monkeypatch.setenv(VARIABLE, "a secret of thirty-two bytes....")
+    monkeypatch.setenv(SECRET_VARIABLE, "a secret of thirty-two bytes....")
     assert Secret.find().proof("client", b"", b"", b"") == proof
-    monkeypatch.delenv(VARIABLE)
+    monkeypatch.delenv(SECRET_VARIABLE)
     with pytest.raises(InputError, match="shared secret"):
         Secret.find()
     with pytest.raises(InputError, match="can't be read"):

@@ -242,7 +242,7 @@ def test_in_sync_mode_announced_tables_come_in_one_message_and_stale_rows_are_as
         for step in range(4):
             for number, spec in enumerate(specs):
                 store.prefetch(spec.name, batch(10 * step + number)[0])
-            before = store.pool[0]._last
+            before = store.pool[0].last_request
             for number, spec in enumerate(specs):
                 keys, gradients = batch(10 * step + number)
                 assert (store.pull(spec.name, keys) == tables[number].pull(keys)).all()
@@ -250,7 +250,7 @@ def test_in_sync_mode_announced_tables_come_in_one_message_and_stale_rows_are_as
                     store.push(spec.name, keys, gradients)
                     tables[number].push(keys, gradients)
             if step < 3:
-                assert store.pool[0]._last == before + 1
+                assert store.pool[0].last_request == before + 1
                 for number, spec in enumerate(specs):
                     store.push(spec.name, *batch(10 * step + number))
                     tables[number].push(*batch(10 * step + number))
@@ -270,9 +270,9 @@ def test_in_sync_mode_the_rows_of_the_next_step_come_with_the_end_of_this_one():
             plain.push(keys, gradients)
             store.prefetch("rows", asked)
             store.end_step(0)
-        sent = store.pool[0]._last
+        sent = store.pool[0].last_request
         assert (store.pull("rows", later) == plain.peek(later)).all()
-        assert store.pool[0]._last == sent  # nothing was asked for
+        assert store.pool[0].last_request == sent  # nothing was asked for
         store.prefetch("rows", np.arange(5000, 5100, dtype=np.uint64))
         store.end_step(3)
         plain.touch(later)

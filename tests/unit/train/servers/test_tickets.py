@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth.train.servers.tickets import NONE, TicketBook
+from berth.train.servers.coordinator import NONE, TicketBook
 
 
 def test_tickets_are_taken_in_order_up_to_the_goal():
