@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from berth.clock import Clock, MachineClock, SteadyTime
@@ -19,13 +20,14 @@ from berth.errors import BerthError
 from berth.live import snapshot
 from berth.live.backend import Backend, Blocker, Observation
 from berth.live.commands import Command
-from berth.live.decisions import decide
-from berth.live.migrate import migrate
+from berth.live.decisions import PolicyFailedError, decide
+from berth.live.lifecycle import Cause
+from berth.live.migrate import migrate, pause
 from berth.live.observer import Observer
 from berth.live.reconcile import desired_orders, launches, observed_changes
 from berth.live.records import QUIET, Record
 from berth.live.recover import recover
-from berth.live.setup import Setup
+from berth.live.setup import Setup, usable
 from berth.live.state import ControllerState
 from berth.live.store import Store, StoreError
 from berth.native.cache import fingerprint
@@ -71,6 +73,7 @@ class Controller:
         self._snapshot_seq = store.seq
         self._changed = True  # something has changed since the last pass
         self.passes, self.pass_s = 0, 0.0
+        self._fault: str | None = None  # of the policy, at its last pass
 
     def _lost_by_adoption(self, now: float) -> list[Record]:
         """Return the ends of the attempts of an adopted store: they are the original's, and their jobs wait again."""
@@ -123,7 +126,12 @@ class Controller:
 
     def blockers(self) -> list[Blocker]:
         """Return what keeps jobs from starting, whatever the policy decides."""
-        return self.observer.blockers(self.state)
+        found = self.observer.blockers(self.state)
+        if (paused := self.state.setup.paused) is not None:
+            why = self._fault or paused
+            what = f"the policy failed: {why}; `berth up --policy fifo` schedules with another"
+            found.append(Blocker(Cause.POLICY_FAILED, what))
+        return found
 
     def _process(self, seen: Observation | None, *, decides: bool) -> None:
         with self._requests_lock:
@@ -150,21 +158,18 @@ class Controller:
     ) -> list[tuple[Future[dict[str, Any]], Any]]:
         """Apply requests, observation and decisions to the state, and commit them together."""
         records: list[Record] = []
-        answers: list[tuple[Future[dict[str, Any]], Any]] = []
         try:
-            for command, future in requests:
-                answers.append((future, self._answer(command, records, now)))
-            if seen is not None:
-                doubtful, blocked = (
-                    self.observer.doubtful(self.state, seen),
-                    self.observer.blocked(self.state),
-                )
-                fenced = self.observer.fenced
-                for record in observed_changes(self.state, seen, fenced, now, doubtful, blocked):
-                    self._apply(record, records)
-            decides = decides and not self.observer.blind
+            doubtful = self.observer.doubtful(self.state, seen) if seen is not None else frozenset()
+            answers = self._take(requests, seen, doubtful, records, now)
+            decides, faulty = decides and not self.observer.blind, False
             if decides:
-                self._decide(records, now)
+                try:
+                    self._decide(records, now)
+                except PolicyFailedError as fault:
+                    records, faulty = [], True
+                    self._pause(fault, now, records)
+                    answers = self._take(requests, seen, doubtful, records, now)
+                    self._decide(records, now, runs_pass=False)
             self._changed = self._changed or any(record.kind not in QUIET for record in records)
             if records:
                 first = self.store.seq + 1
@@ -172,7 +177,7 @@ class Controller:
                 for listener in self.listeners:
                     listener(first, records)
             if decides:
-                self._changed = False
+                self._changed = faulty  # tried once more: what it failed at may have ended in this step
         except StoreError as error:
             _log.error("%s; nothing of this step was carried out", error)
             self._restore_state()
@@ -180,13 +185,81 @@ class Controller:
             return [(future, error) for _, future in requests]
         return answers
 
-    def _decide(self, records: list[Record], now: float) -> None:
+    def _take(
+        self,
+        requests: list[tuple[Command, Future[dict[str, Any]]]],
+        seen: Observation | None,
+        doubtful: frozenset[str],
+        records: list[Record],
+        now: float,
+    ) -> list[tuple[Future[dict[str, Any]], Any]]:
+        """Apply requests and an observation; return the answers."""
+        answers = [(future, self._answer(command, records, now)) for command, future in requests]
+        if seen is not None:
+            self._note(self.state, seen, doubtful, records, now)
+        return answers
+
+    def _note(
+        self,
+        state: ControllerState,
+        seen: Observation,
+        doubtful: frozenset[str],
+        records: list[Record],
+        now: float,
+    ) -> None:
+        """Apply what is new in an observation."""
+        blocked = self.observer.blocked(state)
+        for record in observed_changes(state, seen, self.observer.fenced, now, doubtful, blocked):
+            state.apply(record)
+            records.append(record)
+
+    def _pause(self, fault: PolicyFailedError, now: float, records: list[Record]) -> None:
+        """Return to the last commit, and go on from there without passes: the policy fails."""
+        self._report(fault.why)
+        self._restore_state()
+        self.state = pause(self.state, fault.why)
+        self._apply(Record(now, "paused", body={"why": fault.why}), records)
+
+    def _resume(self, records: list[Record], now: float) -> None:
+        """Run a pass with the policy that failed before, on a copy of the state; if it fails again, nothing changes."""
+        setup = usable(replace(self.state.setup, paused=None))
+        if setup.paused is not None:
+            self._report(setup.paused)
+            return
+        ended, state = self.state.ended, snapshot.copy_of(self.state)
+        made = [Record(now, "resumed")]
+        state.ended = list(ended)
+        state = migrate(state, setup)
+        state.apply(made[0])
+        seen = self.observer.observation
+        assert seen is not None, "nothing is decided before the first observation"
+        self._note(state, seen, frozenset(), made, now)  # also what a migration does not keep
+        try:
+            made += decide(state, now)
+        except PolicyFailedError as fault:
+            self._report(fault.why)
+            return
+        self.state, self._fault = state, None
+        records += made
+        _log.info("the policy works again")
+
+    def _report(self, why: str) -> None:
+        if why != self._fault:
+            _log.error("the policy failed: %s; running jobs continue, and nothing is decided", why)
+        self._fault = why
+
+    def _decide(self, records: list[Record], now: float, *, runs_pass: bool = True) -> None:
         """Run a pass, if anything has changed since the last one, and launch what can be launched."""
         while (ready := self.state.next_ready()) is not None and ready[0] <= now:
             self._apply(Record(now, "ready", ready[1]), records)
-        if self._changed or now >= self.state.wake or any(record.kind not in QUIET for record in records):
+        paused = self.state.setup.paused is not None
+        due = now >= self.state.wake and not paused
+        if runs_pass and (due or self._changed or any(record.kind not in QUIET for record in records)):
             began = time.perf_counter()
-            records += decide(self.state, now)
+            if paused:
+                self._resume(records, now)
+            else:
+                records += decide(self.state, now)
             self.pass_s = time.perf_counter() - began
             self.passes += 1
         if (blocked := self.observer.blocked(self.state)) is None:
@@ -230,7 +303,8 @@ class Controller:
     def _idle_time(self) -> float:
         until = self.observer.next_at
         if not self.observer.blind:
-            until = min(until, self.state.wake)
+            if self.state.setup.paused is None:
+                until = min(until, self.state.wake)
             if (ready := self.state.next_ready()) is not None:
                 until = min(until, ready[0])
         return max(0.0, until - self._time.now())

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from berth.errors import BerthError
+from berth.errors import BerthError, InputError
 from berth.live import _kernels
 from berth.live.job import Job, Seat, seat_from_list
 from berth.live.lifecycle import QUEUED
@@ -19,7 +19,7 @@ from berth.live.records import Record
 from berth.live.scheduled_shapes import Place, part_seats, tied_places
 from berth.live.spec import shape_of
 from berth.live.state import ControllerState
-from berth.schedule.failures import raise_failure
+from berth.schedule.failures import failure_of
 from berth.schedule.records import Action
 
 
@@ -27,11 +27,24 @@ class ReplayError(BerthError):
     """A pass that decides otherwise than the journal."""
 
 
+class PolicyFailedError(InputError):
+    """A policy that can't be used: a function of it failed, or its file did. The state can't be used any more."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the policy failed: {why}", hint="`berth up --policy fifo` schedules with another")
+        self.why = why
+
+
 def decide(state: ControllerState, now: float) -> list[Record]:
-    """Run one pass at `now` and apply its decisions; return its record and one for each decision."""
+    """Run one pass at `now` and apply its decisions; return its record and one for each decision.
+
+    Raise PolicyFailedError if a function of the policy has failed, now or at an earlier record.
+    """
     state.now = now = max(state.now, now)
     state.wake = state.run_pass(state.native_world, state.hooks, state.phases, now)
-    raise_failure(state.policy, state.world.params, lambda row: _job_at(state, row).id)
+    why = failure_of(state.policy, state.world.params, lambda row: _name_at(state, row))
+    if why is not None:
+        raise PolicyFailedError(why)
     count = int(state.world.state[0]["decisions"])
     decisions = state.world.decisions[:count][["what", "job", "reason"]].tolist()
     left = _leave(state, decisions)
@@ -92,6 +105,12 @@ def _job_at(state: ControllerState, row: int) -> Job:
     job = state.rows[row]
     assert job is not None
     return job
+
+
+def _name_at(state: ControllerState, row: int) -> str:
+    """Return the id of a job that may have ended since."""
+    job = state.rows[row] if row < len(state.rows) else None
+    return "that has ended" if job is None else job.id
 
 
 def _finite(value: float) -> float | None:

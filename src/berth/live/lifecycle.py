@@ -135,6 +135,7 @@ class Cause(StrEnum):
     UNREACHABLE = "backend-unreachable"
     MACHINES_MISSING = "machines-missing"
     UNKNOWN_ATTEMPTS = "unknown-attempts"
+    POLICY_FAILED = "policy-failed"
 
 
 _SENTENCES: dict[str, str] = {

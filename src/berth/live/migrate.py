@@ -57,6 +57,11 @@ def migrate(state: ControllerState, setup: Setup) -> ControllerState:
     return new
 
 
+def pause(state: ControllerState, why: str) -> ControllerState:
+    """Return the state without its policy, which can't be used: it takes records, and nothing is decided."""
+    return migrate(state, replace(state.setup, paused=why))
+
+
 def _same(old: Setup, new: Setup) -> bool:
     before, after = old.to_dict(), new.to_dict()
     return {**before, "code": ""} == {**after, "code": ""}
@@ -165,7 +170,8 @@ def tier_of(state: ControllerState, seats: tuple[Seat, ...]) -> int:
 
 def _keep_timers(old: ControllerState, new: ControllerState) -> None:
     """Keep learned timers if the policy and the tiers are the same."""
-    if old.setup.policy != new.setup.policy or old.setup.tiers != new.setup.tiers:
+    same = (old.setup.policy, old.setup.paused) == (new.setup.policy, new.setup.paused)
+    if not same or old.setup.tiers != new.setup.tiers:
         return
     sizes = old.world.demands["gpus"].tolist()
     for at, gpus in enumerate(new.world.demands["gpus"].tolist()):

@@ -1,8 +1,8 @@
 """The records of the journal: one kind for every change of the state.
 
 Events: `opened`, `submitted`, `cancelled`, `prioritised`, `machine`, `external`, `launch`, `started`, `exited`,
-`ready`, `learned`. Decisions: `pass` (its body has their number), followed by `start`, `evict` and `move`, one record
-each. Bodies are JSON; numbers are read back exactly.
+`ready`, `learned`, `paused`, `resumed`. Decisions: `pass` (its body has their number), followed by `start`, `evict` and
+`move`, one record each. Bodies are JSON; numbers are read back exactly.
 
 Each record has the version of its form in `v`. Older records are converted when they are applied (`upcast`); newer ones
 are refused. Versions:
@@ -14,6 +14,7 @@ are refused. Versions:
 5. a submission may have alternatives and plans; a start then has the name of its shape, and its seats their parts
 6. an exit may have the time at which the processes ended; a job whose command can't be started is tried twice
 7. a start or an exit may have the time at which the processes began
+8. `paused` and `resumed`: a policy fails, and no longer fails; no pass runs in between
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from typing import Any
 from berth.errors import InputError
 from berth.live.profiles import journalled_numbers
 
-VERSION = 7
+VERSION = 8
 _RENAMED = {"foreign": "external"}  # before version 4
 DECISIONS = ("start", "evict", "move")
 # why a machine takes no jobs: it is lost, it was drained in berth, or the engine has closed it

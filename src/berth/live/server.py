@@ -27,9 +27,10 @@ from berth.live.folder import tokens_in
 from berth.live.home import ENDPOINT, OLD_ATTEMPTS, SOCKET, usual_work_folder
 from berth.live.meter import Meter
 from berth.live.private import FOLDER_MODE, make_folders, write_private
-from berth.live.setup import Setup, setup_from_dict
+from berth.live.setup import Setup, setup_from_dict, usable
 from berth.live.spec import Bounds
 from berth.live.store import Store
+from berth.schedule.policies.registry import anchored
 
 _log = logging.getLogger("berth.live")
 BACKENDS = ("local", "slurm", "ray")
@@ -93,8 +94,21 @@ class Server:
         except BackendError as error:
             backend.close()
             raise InputError(str(error)) from None
-        policy = options.policy or (known.policy if known else "berth")
-        return Setup(cluster, policy=policy, store=self.store.name), backend
+        return self._setup(cluster, known.policy if known else None), backend
+
+    def _setup(self, cluster: Cluster, known: str | None) -> Setup:
+        """Return the setup; refuse a policy that can't be loaded. `known`: the policy of the state."""
+        given = self.options.policy
+        policy = anchored(given) if given else known or "berth"
+        setup = Setup(cluster, policy=policy, store=self.store.name)
+        why = usable(setup).paused if known and not given else None
+        if why is not None:
+            raise InputError(
+                f"policy {policy!r} can't be loaded: {why}",
+                hint=f"its name is from the state folder, {self.options.state}; "
+                "`berth up --policy NAME` starts with another",
+            )
+        return setup
 
     def _called(self) -> None:
         controller = getattr(self, "controller", None)

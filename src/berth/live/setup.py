@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,10 +12,12 @@ from berth.cluster.model import Cluster
 from berth.cluster.serialize import cluster_from_dict, cluster_to_dict
 from berth.errors import InputError
 from berth.native.cache import fingerprint
-from berth.schedule.policies.registry import load_policy
+from berth.schedule.hooks import hooks
+from berth.schedule.policies.registry import load_policy, policy_names
 from berth.schedule.policy import Policy
 
 DEFAULT_DURATION_S = 3600.0
+_SUBSTITUTE = "fifo"  # keeps the queue in order while a policy can't be used; it decides nothing
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,6 +29,7 @@ class Setup:
     eviction_s: float = 40.0
     eviction_large_s: float = 60.0
     store: str = "local"  # the prefix of tokens: no two stores use the same
+    paused: str | None = None  # why the policy can't be used: nothing is decided
 
     @cached_property
     def tiers(self) -> tuple[str, ...]:
@@ -49,7 +52,9 @@ class Setup:
         )
 
     def load_policy(self) -> Policy:
-        """Return the policy; refuse one that needs a trace in advance."""
+        """Return the policy; refuse one that needs a trace in advance. While it is paused, another takes its place."""
+        if self.paused is not None:
+            return load_policy(_SUBSTITUTE)
         policy = load_policy(self.policy)
         if type(policy).prepare is not Policy.prepare:
             raise InputError(
@@ -67,10 +72,31 @@ class Setup:
             "eviction_large_s": self.eviction_large_s,
             "store": self.store,
             "code": fingerprint(),
-        }
+        } | ({} if self.paused is None else {"paused": self.paused})
 
 
 def setup_from_dict(plain: dict[str, Any]) -> Setup:
     """Return the setup that `to_dict` describes."""
     facts = {name: plain[name] for name in ("policy", "eviction_s", "eviction_large_s", "store")}
-    return Setup(cluster=cluster_from_dict(plain["cluster"]), **facts)
+    return Setup(cluster=cluster_from_dict(plain["cluster"]), paused=plain.get("paused"), **facts)
+
+
+def usable(setup: Setup) -> Setup:
+    """Return a setup, paused if its policy can't be loaded."""
+    if setup.paused is not None:
+        return setup
+    try:
+        policy = setup.load_policy()
+        if setup.policy.partition(":")[0] not in policy_names():
+            hooks(policy)
+            policy.timers(setup.tiers)
+    except Exception as error:  # noqa: BLE001 - it runs a user's file
+        return replace(setup, paused=one_line(error))
+    return setup
+
+
+def one_line(error: Exception) -> str:
+    """Return what is wrong with a policy, and where, without a hint."""
+    if isinstance(error, InputError):
+        return f"{error.where}: {error.what}" if error.where else error.what
+    return str(error) or type(error).__name__

@@ -10,7 +10,7 @@ import copy
 import hashlib
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +19,7 @@ import zstandard
 
 from berth.live.job import Attempt, Job, attempt_from_dict, job_from_dict
 from berth.live.lifecycle import DELAYED
-from berth.live.setup import setup_from_dict
+from berth.live.setup import Setup, setup_from_dict, usable
 from berth.live.state import ControllerState
 from berth.schedule.records import Array, World
 
@@ -74,15 +74,19 @@ def save(state: ControllerState) -> bytes:
     return zstandard.ZstdCompressor(level=1, write_checksum=True).compress(out.getvalue())
 
 
-def load(data: bytes) -> ControllerState:
-    """Return the state that was saved; raise ValueError if it has another form."""
+def load(data: bytes, adapt: Callable[[Setup], Setup] = usable) -> ControllerState:
+    """Return the state that was saved; raise ValueError if it has another form. `adapt`: see `recover.apply_all`."""
     source = io.BytesIO(zstandard.ZstdDecompressor().decompress(data))
     facts = json.loads(source.read(int.from_bytes(source.read(8), "little")))
-    state = ControllerState(setup_from_dict(facts["setup"]))
+    saved = setup_from_dict(facts["setup"])
+    state = ControllerState(adapt(saved))
+    params = state.world.params
     if facts.get("form") != form_of(state.world):
         raise ValueError("it has another form")
     # a file does not keep the alignment of a dtype, which compiled code needs
     state.world = World(*(np.load(source, allow_pickle=False).view(new.dtype) for new in state.world))
+    if state.setup.paused != saved.paused:
+        state.world = state.world._replace(params=params)  # those of its substitute
     for name, attribute in _KEPT.items():
         setattr(state, attribute, facts[name])
     state.step_s = {key: {int(tier): s for tier, s in known.items()} for key, known in state.step_s.items()}

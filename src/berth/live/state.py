@@ -95,6 +95,12 @@ class ControllerState(ScheduledJobs):
         if job.state == QUEUED and job.ends_as is None:
             _kernels.reorder(self.native_world, self.hooks, job.row, self.now)
 
+    def _on_paused(self, record: Record) -> None:
+        """The policy has failed; the setup of this state says so already."""
+
+    def _on_resumed(self, record: Record) -> None:
+        """The policy works again; it is in use already."""
+
     # -- machines
 
     def _on_machine(self, record: Record) -> None:

@@ -12,7 +12,17 @@ from berth.live.alternatives import alternatives_of
 from berth.live.backend import Blocker, Observation
 from berth.live.demand import device_types_of
 from berth.live.job import Attempt, Job
-from berth.live.lifecycle import DELAYED, LAUNCHING, PLACED, QUEUED, RUNNING, STOPPING, WAITS, sentence
+from berth.live.lifecycle import (
+    DELAYED,
+    LAUNCHING,
+    PLACED,
+    QUEUED,
+    RUNNING,
+    STOPPING,
+    WAITS,
+    Cause,
+    sentence,
+)
 from berth.live.reconcile import overlaps
 from berth.live.spec import JobSpec
 from berth.live.state import ControllerState
@@ -100,6 +110,8 @@ def launch_blocker(
 
 def _concerns(state: ControllerState, job: Job, blocker: Blocker) -> bool:
     """Return whether a blocker keeps this job from starting; one of some devices does if it would fit with them."""
+    if blocker.cause == Cause.POLICY_FAILED:
+        return job.token is None  # what has a place starts there
     if blocker.devices is None:
         return True
     if job.token is not None:

@@ -33,6 +33,7 @@ HOOKS = tuple(SIGNATURES)
 HOOK_BITS = 4  # of `failed`: 1 + the hook's number; above them what `limits.stopped` returned
 IDLE = {types.float64: math.inf, types.int64: 0}  # the answers after a failure, until the run stops
 RAISED = "raised by the policy"
+_UNTIMED = ""
 _FINITE = "order", "tie_break"  # infinities would tie with each other, or hide behind them
 _C_TYPES: dict[Any, Any] = {types.float64: ctypes.c_double, types.int64: ctypes.c_int64}
 _raised: dict[int, BaseException] = {}  # by the address of a run's record of constants
@@ -151,7 +152,25 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
     return lambda address: np.frombuffer(memory.from_address(address), kind.dtype)[0]
 
 
-def raise_failure(policy: Policy, params: Array, name_of: Callable[[int], str] = str) -> None:
+def failure_of(policy: Policy, params: Array, name_of: Callable[[int], str]) -> str | None:
+    """What went wrong in a function of the policy, in one line and without the time; None: nothing."""
+    code = int(params[0]["failed"])
+    if not code:
+        return None
+    about = _about(HOOKS[abs(code) % (1 << HOOK_BITS) - 1], params[0], name_of, _UNTIMED)
+    try:
+        raise_failure(policy, params, name_of, _UNTIMED)
+    except InputError as error:
+        return f"{error.where}: {error.what}" if error.where else error.what
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - of a user's function
+        place = own_place(error, type(policy)) or type(policy).__name__
+        return f"{place}: {error or type(error).__name__}{about}"
+    raise AssertionError("a call that failed is made again, and raises")
+
+
+def raise_failure(
+    policy: Policy, params: Array, name_of: Callable[[int], str] = str, moment: str = " at {:g} s"
+) -> None:
     """Raises what went wrong in a function of the policy, if anything did; `name_of` a job by its row."""
     record = params[0]
     code = int(record["failed"])
@@ -164,10 +183,10 @@ def raise_failure(policy: Policy, params: Array, name_of: Callable[[int], str] =
         site, why = limits.site_and_limit(code >> HOOK_BITS)
         raised = limits.LimitError(why, place_of_site(function_of(type(policy), hook), site))
     if isinstance(raised, limits.LimitError):
-        raise limit_exceeded(policy, hook, _about(hook, record, name_of), raised)
+        raise limit_exceeded(policy, hook, _about(hook, record, name_of, moment), raised)
     if raised is not None:
         raise _placed(raised, policy)
-    _call_again(policy, hook, record, name_of)
+    _call_again(policy, hook, record, _about(hook, record, name_of, moment))
 
 
 def limit_exceeded(policy: Policy, hook: str, about: str, error: limits.LimitError) -> InputError:
@@ -176,7 +195,7 @@ def limit_exceeded(policy: Policy, hook: str, about: str, error: limits.LimitErr
     return InputError(f"{type(policy).__name__}.{hook}{about} {error}", where=error.place, hint=hint)
 
 
-def _call_again(policy: Policy, hook: str, record: Any, name_of: Callable[[int], str]) -> None:
+def _call_again(policy: Policy, hook: str, record: Any, about: str) -> None:
     """Makes the call that failed once more, and raises what is wrong with it."""
     kind = type(policy)
     function = function_of(kind, hook)
@@ -184,7 +203,7 @@ def _call_again(policy: Policy, hook: str, record: Any, name_of: Callable[[int],
         hook, [_kept(record, name) for name in record_slots(hook)], list(record["failed_with"])
     )
     given = _given(function, hook, values, names_of(kind), record)
-    about, watch = _about(hook, record, name_of), limits.Watch(_plain(function))
+    watch = limits.Watch(_plain(function))
     with np.errstate(all="ignore"):
         try:
             answer = watch.call(*given)
@@ -220,12 +239,12 @@ def _arguments(hook: str, records: list[Any], numbers: list[float]) -> list[Any]
     return found
 
 
-def _about(hook: str, record: Any, name_of: Callable[[int], str]) -> str:
+def _about(hook: str, record: Any, name_of: Callable[[int], str], moment: str) -> str:
     """Which job was asked about, and when."""
     numbers = _arguments(hook, [None] * len(record_slots(hook)), list(record["failed_with"]))
     job = "" if hook == "observe" else f" for job {name_of(int(_kept(record, 'failed_job')['id']))}"
     now = [number for number in numbers if number is not None][-1]
-    return f"{job} at {now:g} s"
+    return job + moment.format(now)
 
 
 def _placed(error: BaseException, policy: Policy) -> BaseException:

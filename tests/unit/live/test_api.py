@@ -467,6 +467,9 @@ def test_dry_run_and_what_if_are_labelled_modelled(service):
     assert what["modelled"] is True
     refused = service.alice.post("/api/v1/what-if", json={"policy": "/tmp/mine.py:Mine"})
     assert refused.status_code == 422  # no code comes in by this door
+    said = json.dumps(refused.json())
+    assert "a policy in a file is code, which only the user who starts the controller may name" in said
+    assert "only simulate" not in said
 
 
 def test_events_are_the_committed_records(service):

@@ -34,7 +34,12 @@ def service_of(tmp_path):
 
 
 def test_every_cause_has_a_sentence():
-    named = {Cause.UNREACHABLE, Cause.MACHINES_MISSING, Cause.UNKNOWN_ATTEMPTS}  # with their own sentence
+    named = {
+        Cause.UNREACHABLE,
+        Cause.MACHINES_MISSING,
+        Cause.UNKNOWN_ATTEMPTS,
+        Cause.POLICY_FAILED,
+    }  # with their own sentence
     assert all(sentence(cause) != cause for cause in Cause if cause not in named)
     assert sentence("of-the-future", "x") == "of-the-future (x)"
 

@@ -63,7 +63,10 @@ Durations are seconds, also with a fraction: all names that end in `_s`, and `se
 PolicyName = Annotated[
     str,
     Field(min_length=1, max_length=200, pattern=r"^[a-z][a-z0-9-]*(:[a-z0-9_=.,-]*)?$"),
-    said("must be one that berth has (berth policies); your own only simulate"),
+    said(
+        "must be one that berth has (berth policies): a policy in a file is code, which only the user "
+        "who starts the controller may name (berth up --policy; berth simulate tries it out)"
+    ),
 ]
 Limit = Annotated[int, Query(ge=1, le=100_000)]
 

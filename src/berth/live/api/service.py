@@ -21,6 +21,7 @@ from berth.live.api.metrics import metrics_text
 from berth.live.api.tokens import Caller, LoginCodes, Tokens
 from berth.live.commands import Command, ConflictError, MissingError, check_fits, submit
 from berth.live.controller import Controller
+from berth.live.decisions import PolicyFailedError
 from berth.live.demand import requested
 from berth.live.folder import Folder
 from berth.live.forecast import Forecast, cluster_of_free, free_over_time
@@ -66,7 +67,7 @@ class Service:
         self.events = Events(controller)
         self._attempts = attempts
         self._setups = Setups(controller.store)
-        self._outlook: tuple[float, Outlook] | None = None
+        self._outlook: tuple[float, Outlook | None] | None = None
         self._outlook_lock = threading.Lock()
         self._forecasts = threading.Semaphore(_FORECASTS)
 
@@ -169,8 +170,12 @@ class Service:
             with self.controller.lock:
                 if len(self._state.jobs) > _OUTLOOK_MOST_JOBS:
                     return None
-            copy, now, pending = self._copy()
-            made = Outlook(copy, now, pending=pending, events=_OUTLOOK_EVENTS)
+            made: Outlook | None
+            try:
+                copy, now, pending = self._copy()
+                made = Outlook(copy, now, pending=pending, events=_OUTLOOK_EVENTS)
+            except PolicyFailedError:  # now, or at a later time
+                made = None
             self._outlook = (time.monotonic(), made)
             return made
         finally:
@@ -408,8 +413,10 @@ class Service:
         }
 
     def _copy(self) -> tuple[ControllerState, float, bool]:
-        """A copy of the state, the time, and whether a scheduling pass is due."""
+        """A copy of the state, the time, and whether a scheduling pass is due; none while the policy fails."""
         with self.controller.lock:
+            if (why := self._state.setup.paused) is not None:
+                raise PolicyFailedError(why)
             return snapshot.copy_of(self._state), self.controller.now(), self.controller.pending
 
     @contextmanager

@@ -85,6 +85,13 @@ def load_policy(text: str) -> Policy:
     return policy
 
 
+def anchored(text: str) -> str:
+    """The same name of a policy from every folder: that of a file becomes absolute."""
+    if match := _IN_FILE.fullmatch(text.strip()):
+        return str(Path(match[1]).absolute()) + text.strip()[match.end(1) :]
+    return text
+
+
 def _find(text: str) -> tuple[type[Policy], str]:
     """The class, and the text after its name."""
     if match := _IN_FILE.fullmatch(text):
