@@ -80,6 +80,7 @@ def test_a_submission_at_which_the_policy_fails_is_kept_and_nothing_is_decided(f
     assert Attention(live.controller, 0).report()["warnings"] == [warning]
     assert service.jobs(ADMIN, over=False, limit=10)["warnings"] == [warning]
     assert service.status()["policy"] == str(mine)
+    assert "berth_policy_up 0.0" in service.metrics()
     reason = service.why("three", ADMIN)["reason"]
     assert (reason["code"], reason["sentence"]) == ("policy-failed", said)
     assert service.why("one", ADMIN)["reason"]["code"] != "policy-failed"
@@ -125,13 +126,14 @@ def test_devices_used_outside_berth_stay_so_when_the_policy_works_again(failing)
     live = failing
     live.ask(commands.cancel("one"))
     live.step(1, times=3)
-    live.backend.machines["r0-m0"] = MachineStatus(external=4)
+    live.backend.machines |= dict.fromkeys(("r0-m0", "r0-m1"), MachineStatus(external=4))
     live.step(1, times=2)
-    live.ask(commands.cancel("three"))
-    live.submit(16, 10, "whole")
-    live.step(1)
-    assert live.state_of("whole") == "queued"
-    assert sum(live.state.external) == 4
+    assert sum(live.state.external) == 8
+    live.controller.ask(commands.cancel("three"))
+    live.submit(8, 10, "half")
+    assert live.state.setup.paused is None
+    assert live.state_of("half") == "queued"
+    assert sum(live.state.external) == 8
 
 
 def test_the_log_has_one_line(crank, mine, caplog):

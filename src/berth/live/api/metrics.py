@@ -49,6 +49,10 @@ class _ControllerMetrics(Collector):
         yield _gauge("berth_machines_shut", "Machines that take no jobs, by reason.", "why", reasons)
         up = 0 if controller.observer.error else 1
         yield GaugeMetricFamily("berth_backend_up", "1 if the back end answered the last request.", up)
+        works = 1 if state.setup.paused is None else 0
+        yield GaugeMetricFamily(
+            "berth_policy_up", "1 unless the policy fails, so that nothing is decided.", works
+        )
         yield self._timers()
 
     def _timers(self) -> GaugeMetricFamily:
