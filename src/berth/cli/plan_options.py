@@ -8,11 +8,11 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from berth.cli import complete
-from berth.cli.interrupt import interrupt_safely
 from berth.cli.options import AsJson, Force, Html, JobProfileFile, argument, flag, option
 from berth.cli.progress import COMPILING, progress_bar, spinner
 from berth.cli.quantities import dollars, names, read, read_positive, share, whole_number, whole_numbers
 from berth.errors import InputError
+from berth.native.interrupts import interrupt_safely
 from berth.units import amount, bytes_per_second, per_second, seconds, usd_per_hour
 
 if TYPE_CHECKING:

@@ -145,8 +145,10 @@ def load_policies(texts: list[str] | None) -> dict[str, Policy]:
 def warm_up(policies: dict[str, Policy]) -> list[str]:
     """Load or compile the engine and the policies; print and return notes about interpreted ones."""
     from berth.native import cache
+    from berth.native.interrupts import interrupt_safely
     from berth.schedule.hooks import compiled_notes
 
+    interrupt_safely()
     folder = cache.cache_folder() / cache.fingerprint()
     cold = not any(folder.rglob("engine.advance-*.nbi"))
     with spinner(COMPILING, elsewhere=True) if cold else nullcontext():

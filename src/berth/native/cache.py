@@ -11,6 +11,7 @@ lock on each folder that it uses, and old folders are removed only where no proc
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -38,7 +39,8 @@ _MARKS = (
     b"NamedTuple",
 )  # in every source of compiled functions or of their arrays' types
 _NATIVE = tuple(
-    f"native/{name}.py" for name in ("cache", "deferred", "kernels", "linking", "pipeline", "structs")
+    f"native/{name}.py"
+    for name in ("arrays", "cache", "deferred", "kernels", "linking", "pipeline", "structs")
 )  # they shape all compiled code
 _GUARDS = ("checks", "copies", "elements", "failures", "hooks", "limits", "lint", "sealed", "source")
 _POLICY_CODE = (
@@ -151,6 +153,10 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
             rtsys.initialize(context)
             return self._load_overload(signature, context)
         except OSError:
+            return None
+        except Exception:  # noqa: BLE001 - damaged files fail in many ways: it is compiled, and written, again
+            with contextlib.suppress(OSError):
+                self.flush()
             return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
