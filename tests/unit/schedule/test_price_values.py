@@ -10,7 +10,7 @@ import pytest
 
 from berth.schedule.delay_timers import record_wait
 from berth.schedule.records import WINDOW
-from berth.schedule.scarcity import SHARES, price_of, price_shape, set_prices, update_prices
+from berth.schedule.scarcity import SHARES, add_demand, price_of, price_shape, set_prices, update_prices
 from berth.schedule.totals import fill_totals
 
 
@@ -41,6 +41,30 @@ def world_of(**state: Any) -> Any:
         state=[SimpleNamespace(**{**known, **state})],
         cluster=[SimpleNamespace(devices=[4, 8])],
         groups=groups,
+    )
+
+
+@pytest.mark.parametrize(
+    ("job", "waiting", "wanted"),
+    [
+        # three devices of either type: half a job and one and a half devices for each
+        ({"shape": -1, "gpus": 3, "device_type_mask": 0b11}, [1 / 2, 1 / 2], [3 / 2, 3 / 2]),
+        ({"shape": -1, "gpus": 3, "device_type_mask": 0b10}, [0, 1], [0, 3]),
+        # two of the first type, or one of it and four of the second: half of each shape
+        ({"shape": 0, "first_shape": 0, "shape_count": 2}, [1, 1 / 2], [2 / 2 + 1 / 2, 4 / 2]),
+        ({"shape": 0, "first_shape": 0, "shape_count": 1}, [1, 0], [2, 0]),
+    ],
+    ids=["either type", "one type", "two shapes", "one shape"],
+)
+@pytest.mark.parametrize("more", [1, -1], ids=["joins", "leaves"])
+def test_a_job_counts_for_each_type_by_the_share_of_its_choices_that_need_it(job, waiting, wanted, more):
+    world = world_of()
+    world.jobs, world.shapes = [SimpleNamespace(**job)], [shape(2, 0), shape(1, 4)]
+    found = [10 * SHARES, 10 * SHARES], [20 * SHARES, 20 * SHARES]
+    plain(add_demand)(world, 0, more, *found)
+    assert found == (
+        [SHARES * (10 + more * jobs) for jobs in waiting],
+        [SHARES * (20 + more * devices) for devices in wanted],
     )
 
 

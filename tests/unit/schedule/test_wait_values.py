@@ -130,3 +130,31 @@ def test_a_reserved_device_is_used_by_jobs_that_end_in_time_or_have_a_higher_pri
     rows.append((120, 1, seconds, None, None, priority))
     run = simulate(jobs(rows), cluster([2]), ShortestFirst(), SETTING)
     assert run.records["first_start_s"][[1, 5]].tolist() == [pair_s, start_s]
+
+
+@dataclass(frozen=True)
+class OneMachine(Policy):
+    """A job starts on one machine only."""
+
+    def rules(self) -> Rules:
+        return Rules(order=StaticOrder(), relax_locality=True)
+
+    @staticmethod
+    def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
+        return 1 if tier == job.nearest_tier else 0
+
+    @staticmethod
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        return job.nearest_tier
+
+
+def test_a_job_that_may_use_what_is_reserved_and_does_not_start_leaves_it_reserved():
+    """From 5 s on m0 has three free devices of six, m1 and m2 two of four.
+
+    j5 needs all of m0, from 2,000 s on. j6, of lower priority, needs three beyond that, and follows when j5 has ended.
+    """
+    rows = [(0, 2, 9000), (0, 2, 5), (0, 2, 9000), (0, 2, 5), (0, 3, 2000), (6, 6, 100), (400, 3, 5000)]
+    ranked = [(*row, None, None, int(number == 5)) for number, row in enumerate(rows)]
+    run = simulate(jobs(ranked), cluster([6, 4, 4]), OneMachine(), SETTING)
+    assert (places(run, "j5"), places(run, "j6")) == (["m0:6"], ["m0:3"])
+    assert run.records["first_start_s"][5:].tolist() == [2000.0, 2100.0]
