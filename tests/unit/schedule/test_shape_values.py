@@ -5,11 +5,13 @@ Without a network a shape of s seconds a step takes s seconds for each of the jo
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 import pytest
 
+from berth.schedule import Defragment, Policy, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.events import event_frame
 from berth.simulate.run import Run, Setting, simulate
@@ -108,3 +110,34 @@ def test_a_job_that_changes_its_shape_returns_what_it_held_and_takes_what_it_nee
     run = play(rows, [10], "berth:move_up=1,min_run=10h", preemptible=[0, 0, 1, 1, 1])
     assert shapes(run, "j2") == [(1.0, "2"), (4001.0, "8")]
     assert run.records["first_start_s"][3:].tolist() == [pytest.approx(6036.0, rel=1e-12), 4020.0]
+
+
+@dataclass(frozen=True)
+class Tidy(Policy):
+    """Running jobs step aside for one that finds no machine."""
+
+    def rules(self) -> Rules:
+        return Rules(order=StaticOrder(), defragment=Defragment(1.0))
+
+    @staticmethod
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        return job.nearest_tier
+
+    @staticmethod
+    def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("asked", "start_s"),
+    [
+        ((3, 100.0), 1000.0),
+        (offer(100, (3, 1.0), tier="machine"), 5000.0),
+        (offer(100, (3, 1.0), (4, 1.0), tier="machine"), 5000.0),
+    ],
+    ids=["a gang", "a part within one machine", "several shapes"],
+)
+def test_jobs_step_aside_for_plain_gangs_only(asked, start_s):
+    """From 5 s on half of each machine is free: of m0 the rest is free at 5,000 s. j3 comes at 1,000 s."""
+    rows = [(0.0, (2, 5000.0)), (0.0, (2, 5.0)), (1.0, (2, 9000.0)), (1000.0, asked)]
+    assert play(rows, [4, 4], Tidy()).records["first_start_s"][3] == start_s
