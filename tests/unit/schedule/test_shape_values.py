@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from berth.schedule import Defragment, Policy, Rules, StaticOrder
+from berth.schedule import Defragment, Policy, PreemptByGain, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.events import event_frame
 from berth.simulate.run import Run, Setting, simulate
@@ -141,3 +141,48 @@ def test_jobs_step_aside_for_plain_gangs_only(asked, start_s):
     """From 5 s on half of each machine is free: of m0 the rest is free at 5,000 s. j3 comes at 1,000 s."""
     rows = [(0.0, (2, 5000.0)), (0.0, (2, 5.0)), (1.0, (2, 9000.0)), (1000.0, asked)]
     assert play(rows, [4, 4], Tidy()).records["first_start_s"][3] == start_s
+
+
+@dataclass(frozen=True)
+class Gains(Policy):
+    """Jobs of ten seconds gain `gain_s` by a start; their victims lose a restart."""
+
+    gain_s: float = 1e6
+
+    def rules(self) -> Rules:
+        return Rules(order=StaticOrder(), preempt=PreemptByGain(margin=1.0))
+
+    @staticmethod
+    def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
+        return params.gain_s if job.work_s == 10.0 else 0.0
+
+    @staticmethod
+    def cost(victim: Any, job: Any, now: float, params: Any) -> float:
+        return 0.0
+
+
+# A part of five devices within one machine, for ten seconds.
+PART = offer(10, (5, 1.0), tier="machine")
+
+
+def test_two_jobs_with_parts_have_one_victim_each():
+    """Both machines are held; each of the two that come has one job evicted, and both are back at 60 s for 990 s."""
+    run = play([(0, (8, 1000.0)), (0, (8, 1000.0)), (50, PART), (50, PART)], [8, 8], Gains())
+    assert run.records["evictions"].tolist() == [1, 1, 0, 0]
+    assert run.records["first_start_s"].tolist() == [0.0, 0.0, 50.0, 50.0]
+    assert run.records["end_s"].tolist() == [1050.0, 1050.0, 60.0, 60.0]
+
+
+@pytest.mark.parametrize(("gain_s", "start_s"), [(40.0, 1000.0), (41.0, 50.0)])
+def test_a_job_with_parts_has_others_evicted_where_it_gains_more_than_they_lose(gain_s, start_s):
+    """The victim holds eight devices, so that its restart takes 40 s."""
+    run = play([(0, (8, 1000.0)), (50, PART)], [8], Gains(gain_s))
+    assert run.records["first_start_s"][1] == start_s
+    assert run.records["evictions"][0] == (start_s == 50.0)
+
+
+def test_a_part_tied_to_one_machine_has_none_evicted_where_they_would_free_devices_of_two():
+    """Half of each machine is held by a job that may not be evicted: five devices come free on neither."""
+    rows = [(0, (4, 1000.0)), (0, (4, 500.0)), (0, (4, 1000.0)), (0, (4, 500.0)), (50, PART)]
+    run = play(rows, [8, 8], Gains(), preemptible=[0, 1, 0, 1, 1])
+    assert run.records["evictions"].tolist() == [0] * 5
