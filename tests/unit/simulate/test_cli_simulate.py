@@ -220,6 +220,28 @@ def test_the_first_run_says_that_kernels_are_compiled(berth, trace, tmp_path, mo
     assert (code, error) == (0, "compiling kernels (once, up to half a minute)\n")
 
 
+@pytest.mark.parametrize("verb", ["simulate", "plan"])
+def test_compiled_code_that_cannot_be_kept_is_reported_once(berth, trace, tmp_path, monkeypatch, verb):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr("berth.native.cache._locks", {})
+    monkeypatch.setattr("berth.native.cache.write_failures", [])
+    monkeypatch.setattr("berth.cli.progress._noted", [])
+    words = {
+        "simulate": [trace, "--cluster", CLUSTER, "--policy=fifo", "--policy=srtf"],
+        "plan": ["ctrdnn", "--cluster=cloud-mix", "--throughput=100k/s"],
+    }
+    code, _, error = berth(verb, *words[verb])
+    assert (code, error.splitlines()) == (
+        0,
+        [
+            "compiling kernels (up to half a minute)",
+            f"note: compiled code can't be kept in {tmp_path}/file/berth/compiled: Not a directory; "
+            "set NUMBA_CACHE_DIR to a folder that can be written",
+        ],
+    )
+
+
 MISTAKES = [
     (("simulate", "TRACE", "--policy", "fifoo"), "did you mean 'fifo'?"),
     (("simulate", "no-such-file.csv"), "no-such-file.csv"),
