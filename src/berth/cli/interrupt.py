@@ -10,8 +10,14 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+import typer
+
+from berth.__main__ import INTERRUPTED
 
 _CALLBACK = ("numba.core.serialize", "_numba_unpickle")
 
@@ -20,6 +26,16 @@ def interrupt_safely() -> None:
     """Install the handler of Ctrl-C, unless Ctrl-C is ignored or handled already."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
+
+
+@contextmanager
+def report_interrupt(kept: Callable[[], str] | None = None) -> Iterator[None]:
+    """After Ctrl-C, print that the command has stopped, with what is `kept`, and exit with 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("stopped" if kept is None else f"stopped; {kept()}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
 
 
 def _interrupt(_signal: int, frame: FrameType | None) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from berth.cli.main import main
 from berth.cluster.load import load_cluster
+from berth.simulate.sweep import run_cell
 from berth.simulate.trace_source import TraceSource
 
 KEYS = {
@@ -240,6 +241,35 @@ def test_compiled_code_that_cannot_be_kept_is_reported_once(berth, trace, tmp_pa
             "set NUMBA_CACHE_DIR to a folder that can be written",
         ],
     )
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_interrupted_sweep_says_what_is_kept(berth, tmp_path, monkeypatch, kept):
+    def interrupted(cells, workers):
+        yield from map(run_cell, cells[:3])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("berth.simulate.sweep._results", interrupted)
+    monkeypatch.setattr("berth.cli.scenario.warm_up", lambda policies: [])
+    words = ["--policy=fifo", "--policy=srtf", "--load=0.7,1", "--congestion=1", "--jobs=5", "--seeds=2"]
+    words += [f"--out={tmp_path / 'out'}"] if kept else []
+    code, _, error = berth("sweep", "--cluster", CLUSTER, *words)
+    what = "3 of 8 cells are kept: the same command goes on" if kept else "without --out no cell is kept"
+    assert (code, error) == (130, f"stopped; {what}\n")
+    if kept:
+        monkeypatch.setattr("berth.simulate.sweep._results", lambda cells, workers: map(run_cell, cells))
+        assert berth("sweep", "--cluster", CLUSTER, *words)[0] == 0
+        assert len((tmp_path / "out" / "cells.jsonl").read_text().splitlines()) == 8
+
+
+def test_an_interrupted_simulation_says_so(berth, trace, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("berth.cli.scenario.warm_up", lambda policies: [])
+    monkeypatch.setattr("berth.simulate.run.simulate", interrupted)
+    code, _, error = berth("simulate", trace, "--cluster", CLUSTER, "--policy=fifo")
+    assert (code, error) == (130, "stopped\n")
 
 
 MISTAKES = [
