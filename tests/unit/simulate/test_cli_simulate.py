@@ -211,6 +211,7 @@ def test_an_audited_run_says_so(berth, trace):
 @pytest.mark.parametrize("verb", ["simulate", "compare", "sweep", "explain"])
 def test_the_first_run_says_that_kernels_are_compiled(berth, trace, tmp_path, monkeypatch, verb):
     monkeypatch.setattr("berth.native.cache.cache_folder", lambda: tmp_path / "empty")
+    monkeypatch.setattr("berth.native.cache._locks", {})
     words = {
         "simulate": [trace, "--policy=fifo"],
         "compare": [trace, "--policy=fifo", "--policy=srtf"],
@@ -311,6 +312,7 @@ MISTAKES = [
         "greater than or equal to 1",
     ),
     (("explain", "TRACE", "z"), "no job is called 'z'"),
+    (("explain", "TRACE", "#4"), "no job is called '#4'\n  jobs by position are #0 to #3"),
     (("explain", "TRACE", "d"), "it can never start"),
     (("policies", "fifoo"), "did you mean 'fifo'?"),
     (("sweep", "--policy", "fifo"), "compares policies"),
