@@ -167,10 +167,11 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
             # else two processes could choose the same file name
             with _locked(package_folder(package) / "writing", fcntl.LOCK_EX):
                 super().save_overload(signature, data)
-        except OSError:
-            return
+        except OSError as error:
+            write_failures.append(error)
 
 
+write_failures: list[OSError] = []  # of writing compiled code
 _locks: dict[str, bool] = {}  # by package: whether its folder is locked and can be used
 _locking = threading.Lock()
 
@@ -195,9 +196,15 @@ def _lock(package: str) -> bool:
             os.close(lock)  # removed in between
         own.touch()
         _prune(package, own)
-    except OSError:
+    except OSError as error:
+        write_failures.append(error)
         return False
     return True
+
+
+def write_failure() -> str | None:
+    """Why this process can't keep what it compiles; None if it can."""
+    return (write_failures[0].strerror or str(write_failures[0])) if write_failures else None
 
 
 def _prune(package: str, own: Path) -> None:
