@@ -13,7 +13,7 @@ os.environ["NUMBA_DISABLE_JIT"] = "1"  # before numba is first imported
 
 import numpy as np
 
-from berth.native import kernels, structs
+from berth.native import arrays, deferred, kernels, structs
 
 
 class Record(np.void):
@@ -39,6 +39,11 @@ def as_records(values):
     return values
 
 
+def moved(array, source, target, count):
+    """Entries of an array at another index, as `memmove` puts them there."""
+    array[target : target + count] = array[source : source + count].copy()
+
+
 def plain(function):
     """A kernel is the function that it is made of."""
     return function
@@ -49,11 +54,12 @@ def _indirect(function):
     return function
 
 
-kernels.kernel = kernels.inlined = kernels.entry = plain
+kernels.kernel = kernels.inlined = kernels.entry = deferred.deferred = plain
 kernels.indirect = _indirect
 kernels.types_of = lambda *values: ()
 kernels.specialize = lambda function, *arguments: function
 structs.to_native = as_records
+arrays.move = moved
 
 from berth.train.tables import memory  # noqa: E402 - each import here finds what was replaced above
 

@@ -75,7 +75,7 @@ PACKAGES = {
         ),
         of("simulate", "audit explain_job"),
         "rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk every_policy "
-        "too_soon delay_timers_again without_preemption is_compiled_only",
+        "too_soon delay_timers_again without_preemption is_compiled_only are_sorted_whatever",
     ),
     "plan": Package(
         tuple(

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any
 
 from berth.cli import complete
-from berth.cli.interrupt import interrupt_safely
 from berth.cli.options import AsJson, Force, Html, JobProfileFile, argument, flag, option
-from berth.cli.progress import COMPILING, progress_bar, spinner
+from berth.cli.progress import compiling, progress_bar
 from berth.cli.quantities import dollars, names, read, read_positive, share, whole_number, whole_numbers
 from berth.errors import InputError
+from berth.native.interrupts import interrupt_safely
 from berth.units import amount, bytes_per_second, per_second, seconds, usd_per_hour
 
 if TYPE_CHECKING:
@@ -297,13 +297,10 @@ def loaded_problem(request: PlanRequest) -> Problem:
 
 def warm_up() -> None:
     """Load the kernels; the first run on a machine compiles them and says so. From then on Ctrl-C waits for them."""
-    from berth.native import cache
     from berth.plan.warmup import load_kernels
 
     interrupt_safely()
-    folder = cache.cache_folder() / f"plan-{cache.fingerprint('plan')}"
-    cold = not any(folder.rglob("*.nbi"))
-    with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
+    with compiling("plan", "*.nbi"):
         load_kernels()
 
 

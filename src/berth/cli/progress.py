@@ -4,12 +4,39 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import typer
 
 COMPILING = "compiling kernels (once, up to half a minute)"
+_noted: list[str] = []  # why compiled code can't be kept, once it is printed
+_COMPILING_AGAIN = "compiling kernels (up to half a minute)"
+
+
+@contextmanager
+def compiling(package: str, kernels: str) -> Iterator[None]:
+    """A spinner while kernels are compiled, if no file of theirs is cached; afterwards a note if they can't be kept."""
+    from berth.native import cache
+
+    kept = cache.lock_folder(package)
+    cold = not kept or not any(cache.package_folder(package).rglob(kernels))
+    with spinner(COMPILING if kept else _COMPILING_AGAIN, elsewhere=True) if cold else nullcontext():
+        yield
+    note_write_failure()
+
+
+def note_write_failure() -> None:
+    """Print why compiled code can't be kept for the next run, if it can't."""
+    from berth.native import cache
+
+    if (why := cache.write_failure()) is not None and not _noted:
+        _noted.append(why)
+        typer.echo(
+            f"note: compiled code can't be kept in {cache.cache_folder()}: {why}; "
+            "set NUMBA_CACHE_DIR to a folder that can be written",
+            err=True,
+        )
 
 
 @contextmanager

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from berth.cli.progress import COMPILING, spinner
+from berth.cli.progress import compiling
 from berth.cli.scenario_options import ScenarioOptions, WhatIfOptions
 from berth.errors import InputError
 from berth.units import format_count
@@ -144,12 +143,11 @@ def load_policies(texts: list[str] | None) -> dict[str, Policy]:
 
 def warm_up(policies: dict[str, Policy]) -> list[str]:
     """Load or compile the engine and the policies; print and return notes about interpreted ones."""
-    from berth.native import cache
+    from berth.native.interrupts import interrupt_safely
     from berth.schedule.hooks import compiled_notes
 
-    folder = cache.cache_folder() / cache.fingerprint()
-    cold = not any(folder.rglob("engine.advance-*.nbi"))
-    with spinner(COMPILING, elsewhere=True) if cold else nullcontext():
+    interrupt_safely()
+    with compiling("", "engine.advance-*.nbi"):
         for policy in policies.values():
             _simulate_one_job(policy)
     notes = [

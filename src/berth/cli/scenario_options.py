@@ -58,7 +58,12 @@ Estimates = Annotated[
     ),
 ]
 Preemptible = Annotated[
-    str, option("SHARE", "Share of jobs that can be evicted and moved, where the trace does not say.")
+    str,
+    option(
+        "SHARE",
+        "Share of jobs that can be evicted and moved, where the trace does not say. "
+        "Live, policy berth evicts none that does not ask for it.",
+    ),
 ]
 Faults = Annotated[
     str | None,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from berth.cli import scenario
+from berth.cli.interrupt import report_interrupt
 from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Force, Html, flag, option
 from berth.cli.output import check_output, whole_file, write_text
@@ -51,8 +52,9 @@ def simulate(
     policies = scenario.load_policies(policy)
     logs = _log_files(log, list(policies), force)
     built = scenario.build_scenario(trace, cluster, options, what_if, log=bool(log or audit or html))
-    interpreted = scenario.warm_up(policies)
-    runs = _run_policies(built, policies, timers=html is not None)
+    with report_interrupt():
+        interpreted = scenario.warm_up(policies)
+        runs = _run_policies(built, policies, timers=html is not None)
     _check_audits(runs, audit)
     notes = _notes(built, runs) + interpreted
     notes += [

@@ -55,7 +55,11 @@ class JobOptions:
     restarts: Annotated[int | None, option("N", "Maximum number of restarts after failures.", min=0)] = None
     preemptible: Annotated[
         str | None,
-        option("yes|no", "Whether it may be evicted; no: nor migrated.", shown="as the policy does"),
+        option(
+            "yes|no",
+            "Whether it may be evicted for other jobs; no: nor migrated.",
+            shown="policy berth: migrated, not evicted; any other, and berth:order=las: both",
+        ),
     ] = None
     cwd: Annotated[str | None, option("DIR", "Folder to run in.", shown="this one")] = None
     plan: Annotated[

@@ -7,6 +7,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 from berth.cli import scenario
+from berth.cli.interrupt import report_interrupt
 from berth.cli.options import AsJson, Force, Html, option
 from berth.cli.output import check_folder, check_output, whole_file, write_text
 from berth.cli.progress import progress_bar
@@ -22,6 +23,7 @@ from berth.cli.scenario_options import (
 from berth.errors import InputError, UnknownNameError
 from berth.extras import require
 from berth.report import terminal
+from berth.units import format_count
 
 if TYPE_CHECKING:
     from berth.simulate.sweep import Grid
@@ -30,6 +32,7 @@ EXAMPLES = (
     "berth sweep --cluster 4x4x8:H100 --policy preferred --policy required --load 0.7,1.0 --html sweep.html",
 )
 
+CELLS = "cells.jsonl"  # finished cells, in the folder --out
 _PLACES = ("local", "ray")
 _LOADS = "0.6,0.8,0.95,1.1"
 _METRICS = (
@@ -115,16 +118,18 @@ def sweep(
         arrivals=arrivals,
         faults=faults,
     )
-    notes = _check(grid, sizes, durations) + scenario.warm_up(policies)
-    with TemporaryDirectory() as scratch, progress_bar("cells") as progress:
+    notes = _check(grid, sizes, durations)
+    with report_interrupt(lambda: _kept(grid, out)), TemporaryDirectory() as scratch:
+        notes += scenario.warm_up(policies)
         folder = Path(scratch) if out is None else _folder(out)
-        rows = run_sweep(
-            grid.cells(),
-            folder / "cells.jsonl",
-            workers=workers,
-            results=results_on_ray if on == "ray" else None,
-            progress=progress,
-        )
+        with progress_bar("cells") as progress:
+            rows = run_sweep(
+                grid.cells(),
+                folder / CELLS,
+                workers=workers,
+                results=results_on_ray if on == "ray" else None,
+                progress=progress,
+            )
     shown = Shown(grid, rows, BY_OPTION[metric])
     pages = [html] if html is not None else []
     tables = []
@@ -179,11 +184,22 @@ def _check(grid: Grid, sizes: str, durations: str) -> list[str]:
     return [*notes, f"jobs that ask for more are cut to {gpus:,} GPUs"] if max(asked) > gpus else notes
 
 
+def _kept(grid: Grid, out: str | None) -> str:
+    """What an interrupted sweep keeps."""
+    from berth.simulate.sweep import count_kept
+
+    if out is None:
+        return "without --out no cell is kept"
+    cells = grid.cells()
+    kept = f"{count_kept(cells, Path(out) / CELLS):,} of {format_count(len(cells), 'cell')}"
+    return f"{kept} are kept: the same command goes on"
+
+
 def _folder(text: str) -> Path:
     path = Path(text)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        (path / "cells.jsonl").touch()
+        (path / CELLS).touch()
     except OSError as error:
         raise InputError(f"can't be written: {error.strerror}", where=text) from None
     return path

@@ -12,6 +12,7 @@ from berth.cli import complete
 from berth.cli.live_options import State
 from berth.cli.options import Port, flag, option
 from berth.cli.output import check_folder
+from berth.cli.progress import note_write_failure
 from berth.live.home import state_folder
 from berth.units import format_count, seconds
 
@@ -67,6 +68,7 @@ def up(
     bounds = Bounds(user_priority, seconds(user_grace), user_restarts)
     shared = Path(work).expanduser().resolve() if work else None
     server = Server(Options(folder, cluster, backend, policy, host, port, shared, adopt, bounds))
+    note_write_failure()
     setup = server.controller.state.setup
     found = server.controller.state
 

@@ -105,7 +105,7 @@ class JobSpec(Spec):
     grace: Annotated[Seconds, Field(le=86_400)] = 30.0  # between SIGTERM and SIGKILL
     restarts: Annotated[int, Field(ge=0, le=1_000_000, strict=True), Whole] = 3  # after failures
     preemptible: Annotated[bool, Field(strict=True)] | None = (
-        None  # none given: as the policy does by default
+        None  # none given: evicted for others under every policy but `berth` by least service; may be migrated
     )
     priority: Annotated[int, Field(ge=-1000, le=1000, strict=True), Whole] = 0
     required: Name | None = None  # a tier that it is never spread beyond

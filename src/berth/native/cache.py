@@ -11,6 +11,7 @@ lock on each folder that it uses, and old folders are removed only where no proc
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -38,7 +39,8 @@ _MARKS = (
     b"NamedTuple",
 )  # in every source of compiled functions or of their arrays' types
 _NATIVE = tuple(
-    f"native/{name}.py" for name in ("cache", "deferred", "kernels", "linking", "pipeline", "structs")
+    f"native/{name}.py"
+    for name in ("arrays", "cache", "deferred", "kernels", "linking", "pipeline", "structs")
 )  # they shape all compiled code
 _GUARDS = ("checks", "copies", "elements", "failures", "hooks", "limits", "lint", "sealed", "source")
 _POLICY_CODE = (
@@ -152,6 +154,10 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
             return self._load_overload(signature, context)
         except OSError:
             return None
+        except Exception:  # noqa: BLE001 - damaged files fail in many ways: it is compiled, and written, again
+            with contextlib.suppress(OSError):
+                self.flush()
+            return None
 
     def save_overload(self, signature: Any, data: Any) -> None:
         package = package_of(self._py_func.__module__)
@@ -161,10 +167,11 @@ class _Cache(_FunctionCache):  # type: ignore[misc]
             # else two processes could choose the same file name
             with _locked(package_folder(package) / "writing", fcntl.LOCK_EX):
                 super().save_overload(signature, data)
-        except OSError:
-            return
+        except OSError as error:
+            write_failures.append(error)
 
 
+write_failures: list[OSError] = []  # of writing compiled code
 _locks: dict[str, bool] = {}  # by package: whether its folder is locked and can be used
 _locking = threading.Lock()
 
@@ -189,9 +196,15 @@ def _lock(package: str) -> bool:
             os.close(lock)  # removed in between
         own.touch()
         _prune(package, own)
-    except OSError:
+    except OSError as error:
+        write_failures.append(error)
         return False
     return True
+
+
+def write_failure() -> str | None:
+    """Why this process can't keep what it compiles; None if it can."""
+    return (write_failures[0].strerror or str(write_failures[0])) if write_failures else None
 
 
 def _prune(package: str, own: Path) -> None:

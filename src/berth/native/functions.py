@@ -24,7 +24,7 @@ from numba.core.dispatcher import Dispatcher
 from numba.core.registry import cpu_target
 from numba.core.runtime import rtsys
 
-from berth.native.cache import cache_folder
+from berth.native.cache import cache_folder, write_failures
 from berth.native.kernels import COMPILER_LOCK, FunctionPointer, Signature, pointer_to
 from berth.native.pipeline import remembering
 
@@ -153,5 +153,5 @@ def _store(path: Path, result: Any) -> None:
         kept = sorted(path.parent.iterdir(), key=lambda entry: entry.stat().st_mtime)
         for old in kept[:-_KEPT]:
             old.unlink(missing_ok=True)
-    except OSError:
-        return  # nowhere to write: it is compiled again next time
+    except OSError as error:
+        write_failures.append(error)  # it is compiled again next time

@@ -163,10 +163,11 @@ def _widened(type_: NumbaType) -> NumbaType:
 def _compile_untimed(dispatcher: Any) -> None:
     """Compiles without timers: each listens to every call of LLVM until the functions that it calls are compiled."""
 
-    def compile_(signature: Signature) -> None:
+    def compile_(signature: Signature) -> Any:
         arguments, return_type = _normalize(signature)
         with COMPILER_LOCK, dispatcher._compiling_counter:
             if arguments not in dispatcher.overloads:
                 dispatcher.add_overload(dispatcher._compiler.compile(arguments, return_type))
+            return dispatcher.overloads[arguments].entry_point
 
     dispatcher.compile = compile_

@@ -80,27 +80,28 @@ def _type_of(values: Any) -> NativeStructType:
 @cache
 def _struct_type(name: str, fields: tuple[tuple[str, Any], ...]) -> NativeStructType:
     made = NativeStructType(name, fields)  # cached, since hashing the fields takes long
-    assert is_the_type(made) or name not in _relied_on, f"{name} has two types"
+    register_type(made)
     return made
 
 
-_first: dict[str, NativeStructType] = {}
-_relied_on: set[str] = set()
+_by_name: dict[str, NativeStructType] = {}  # the first type of each name
+_one_type: set[str] = set()  # names that may have only one
 
 
-def rely_on(name: str) -> None:
+def require_one_type(name: str) -> None:
     """Lets all named tuples of a name have the same type in this process."""
-    _relied_on.add(name)
+    _one_type.add(name)
 
 
-def is_the_type(type_: NativeStructType) -> bool:
-    """Whether a type is the first one of its name."""
-    return _first.setdefault(type_.tuple_name, type_) == type_
+def register_type(type_: NativeStructType) -> None:
+    """Stores the first type of a name; raises TypeError for another one where there may be only one."""
+    if _by_name.setdefault(type_.tuple_name, type_) != type_ and type_.tuple_name in _one_type:
+        raise TypeError(f"{type_.tuple_name} has two types")
 
 
-def the_type_of(name: str) -> NativeStructType:
-    """The type of the named tuples of a name that has only one."""
-    return _first[name]
+def type_named(name: str) -> NativeStructType:
+    """The first type of the named tuples of a name."""
+    return _by_name[name]
 
 
 def _words_of(values: tuple[Any, ...]) -> Iterator[int]:

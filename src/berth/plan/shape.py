@@ -20,7 +20,12 @@ def read_plan_shape(file: Path, cluster: Cluster, name: str | None = None, where
     try:
         digest = hashlib.sha256(file.read_bytes()).hexdigest()
     except OSError as error:
-        raise SpecError(f"{name or file} can't be read: {error.strerror}", where=where) from None
+        hint = (
+            f"`berth plan ... --out {name or file}` makes one"
+            if isinstance(error, FileNotFoundError)
+            else None
+        )
+        raise SpecError(f"{name or file} can't be read: {error.strerror}", where=where, hint=hint) from None
     checked = check_plan(file)
     if checked.violations:
         place, what = checked.violations[0]

@@ -25,7 +25,7 @@ from berth.schedule.checks import own_place
 from berth.schedule.copies import copied, place_of_site
 from berth.schedule.elements import elements_of
 from berth.schedule.policy import SIGNATURES, WITH_CLUSTER, Names, Policy, names_of, takes_cluster
-from berth.schedule.records import CLUSTER, JOB, WAIT_STATS, Array
+from berth.schedule.records import CLUSTER, JOB, MAX_TIERS, WAIT_STATS, Array
 from berth.schedule.sealed import View
 from berth.schedule.source import is_own, place_of
 
@@ -35,6 +35,12 @@ IDLE = {types.float64: math.inf, types.int64: 0}  # the answers after a failure,
 RAISED = "raised by the policy"
 _UNTIMED = ""
 _FINITE = "order", "tie_break"  # infinities would tie with each other, or hide behind them
+_RANGES: dict[
+    str, tuple[int, str]
+] = {  # the largest answer of hooks that return a whole number, and what it is
+    "spread": (1, "0 or 1"),
+    "allowed_tier": (MAX_TIERS - 1, f"a tier from 0 to {MAX_TIERS - 1}, such as job.widest_tier"),
+}
 _C_TYPES: dict[Any, Any] = {types.float64: ctypes.c_double, types.int64: ctypes.c_int64}
 _raised: dict[int, BaseException] = {}  # by the address of a run's record of constants
 
@@ -69,7 +75,8 @@ def wrong_answer(hook: str, answer: Any) -> str | None:
     if SIGNATURES[hook].return_type == types.int64:
         if not number or not isinstance(answer, Integral | np.bool_):
             return "it must return a whole number"
-        return "it must return 0 or 1" if hook == "spread" and answer not in (0, 1) else None
+        most, what = _RANGES[hook]
+        return None if 0 <= int(answer) <= most else f"it must return {what}"
     if not number:
         return "it must not return a value" if hook == "update" else "it must return a number"
     if math.isnan(answer):

@@ -28,7 +28,7 @@ from berth.schedule import policy as policy_api
 from berth.schedule.checks import check_policy
 from berth.schedule.failures import HOOK_BITS, HOOKS, IDLE, function_of, interpreted, record_slots
 from berth.schedule.policy import SIGNATURES, WITH_CLUSTER, Hooks, Names, Policy, names_of, takes_cluster
-from berth.schedule.records import STATE_SLOTS
+from berth.schedule.records import MAX_TIERS, STATE_SLOTS
 from berth.schedule.rules import PreemptByGain
 
 _njit: Any = njit  # numba is untyped
@@ -127,7 +127,7 @@ _WRONG = {  # about an answer, where any number does not do
     **dict.fromkeys(("wake", "gain", "cost"), "answer != answer"),
     "observe": "not answer >= 0.0",
     "spread": "answer != 0 and answer != 1",
-    "allowed_tier": "False",
+    "allowed_tier": f"not 0 <= answer < {MAX_TIERS}",
 }
 
 

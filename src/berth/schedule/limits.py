@@ -38,7 +38,8 @@ _SLOW, _LARGE = 1, 2  # the limit that was exceeded
 
 # What all compiled hooks share: turns until the next check, when the first and the last check of this call were (0:
 # not yet), its CPU time and memory when it was no longer quick, where it was stopped and why, the limits, and space
-# for what the system writes. Compiled code keeps the interpreter's lock: no call begins within another.
+# for what the system writes. Hooks reach no deferred kernel, so they keep the interpreter's lock: no call begins within
+# another.
 _LEFT, _BEGAN, _LAST, _STARTED, _MEMORY, _STOPPED, _CPU_NS, _RSS, _ANSWER = range(9)
 _WORDS = _ANSWER + 32
 _cell = np.zeros(_WORDS, np.int64)

@@ -137,7 +137,9 @@ def row_of(trace: Trace, job: str) -> int:
     if job.startswith("#") and job[1:].isdecimal() and int(job[1:]) < len(ids):
         return int(job[1:])
     error = UnknownNameError("job", job, ids if len(ids) <= 10_000 else [], where=trace.source)
-    if "did you mean" not in (error.hint or ""):
+    if job.startswith("#") and job[1:].isdecimal():
+        error.hint = f"jobs by position are #0 to #{len(ids) - 1}"
+    elif "did you mean" not in (error.hint or ""):
         error.hint = f"its first jobs are {', '.join(ids[:3])}; the n-th is #n, counted from 0"
     raise error
 

@@ -215,6 +215,12 @@ def sweep(
     return [known[key] for key in keys]
 
 
+def count_kept(cells: Sequence[Cell], file: Path) -> int:
+    """How many of the cells `file` holds."""
+    known, _ = read_cells(file)
+    return sum(cell.key in known for cell in cells)
+
+
 def sweep_frame(rows: Iterable[Row]) -> pl.DataFrame:
     """One row per run: everything that went into the cell, its `fault_seed`, and every figure of its summary."""
     return runs_frame(

@@ -316,6 +316,13 @@ def test_device_and_kind_together_are_refused(live):
     assert "--kind" not in live("submit", "--help")
 
 
+def test_help_says_that_a_live_cluster_and_a_simulation_differ_in_which_jobs_are_evicted(live):
+    submit = " ".join(live("submit", "--help").replace("│", " ").split())
+    assert "policy berth: migrated, not evicted" in submit
+    simulate = " ".join(live("simulate", "--help").replace("│", " ").split())
+    assert "Live, policy berth evicts none that does not ask for it" in simulate
+
+
 def test_a_dry_run_of_many_machines_fits_the_terminal(live):
     reported = live("submit", "--dry-run", "--gpus", 16, "--", "work")
     text = " ".join(reported.split())

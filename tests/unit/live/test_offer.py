@@ -124,7 +124,11 @@ def test_alternatives_come_back_from_the_journal(cluster):
             HEAD + "deadline: 1s\n" + TWO[len(HEAD) :],
             r"deadline of 1s: the nearest, .*, takes 13m33s",
         ),
-        (HEAD + "alternatives: [{plan: gone.yaml}]", r"job.yaml:5:23: gone.yaml can't be read"),
+        (
+            HEAD + "alternatives: [{plan: gone.yaml}]",
+            r"job.yaml:5:23: gone.yaml can't be read: No such file or directory\n"
+            r"  `berth plan ... --out gone.yaml` makes one",
+        ),
         (HEAD + "gpus: 4\n" + TWO[len(HEAD) :], "`gpus` is for a gang"),
         (HEAD, "`work` is for a job with `alternatives`"),
     ],

@@ -159,7 +159,10 @@ def test_kernels_run_without_a_cache_where_the_disk_fails(tmp_path, monkeypatch)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     (tmp_path / "file").write_text("not a folder")
     cache._locks.clear()
+    monkeypatch.setattr(cache, "write_failures", [])
+    assert cache.write_failure() is None
     assert cache.lock_folder("") is False
+    assert cache.write_failure() == "Not a directory"
     assert entry(_twice)(21) == 42
     cache._locks.clear()
 

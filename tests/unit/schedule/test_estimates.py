@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -15,8 +16,12 @@ from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
 
 
-def step_of(done):
-    return estimates.step_of.py_func(done)
+def plain(kernel):
+    """The Python function that a kernel is compiled from."""
+    return getattr(kernel, "py_func", kernel)
+
+
+step_of = plain(estimates.step_of)
 
 
 def test_with_little_spread_the_index_is_about_what_is_left():
@@ -107,3 +112,35 @@ def test_young_jobs_give_way_to_higher_priorities_only():
         log.filter(pl.col("event") == "started").unique("job", keep="first").select("job", "time_s").rows()
     )
     assert started["j3"] == pytest.approx(400.0)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "variance"),
+    [([2.0], 2.0, 0.0), ([2.0, 4.0], 3.0, 1.0), ([2.0, 4.0, 6.0], 4.0, 8 / 3), ([5.0] * 7, 5.0, 0.0)],
+)
+def test_mean_and_variance_are_those_of_the_values_seen(values, mean, variance):
+    seen = SimpleNamespace(count=0.0, mean=0.0, variance=0.0)
+    for value in values:
+        plain(estimates.record)(seen, value)
+    assert (seen.count, seen.mean, seen.variance) == pytest.approx((len(values), mean, variance), rel=1e-12)
+
+
+def test_a_value_after_a_hundred_others_counts_for_one_hundredth():
+    """The mean moves from 0 by 100 / 100, and the variance to 0.99 (1 + 100 x 100 / 100)."""
+    seen = SimpleNamespace(count=100.0, mean=0.0, variance=1.0)
+    plain(estimates.record)(seen, 100.0)
+    assert (seen.count, seen.mean, seen.variance) == pytest.approx((100.0, 1.0, 99.99), rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("count", "mean", "variance"),
+    [
+        (0.0, 1.0, 5.0),  # nothing seen: the wider class
+        (2.0, 2.0, 0.5 * 5 + 0.5 * 1 + 0.25 * 4),  # as much as the wider class counts: half of each
+        (6.0, 2.5, 0.25 * 5 + 0.75 * 1 + 0.1875 * 4),
+    ],
+)
+def test_a_narrower_class_counts_as_much_as_it_has_seen_against_two_jobs(count, mean, variance):
+    """The wider class has mean 1 and variance 5, the narrower 3 and 1: a mixture, with the distance of the means."""
+    seen = SimpleNamespace(count=count, mean=3.0, variance=1.0)
+    assert plain(estimates.narrowed)(seen, 1.0, 5.0) == pytest.approx((mean, variance), rel=1e-12)

@@ -150,6 +150,17 @@ def test_what_an_eviction_frees_beyond_need_goes_to_the_next_in_the_same_pass():
     assert run.records["end_s"].tolist() == [1050.0, 60.0, 60.0]
 
 
+def test_what_a_start_beside_an_eviction_gains_is_not_counted_for_the_job_behind_it():
+    """j2 starts beside j3 where j0 was evicted. j4 gains nothing: it follows j0, which is back at 60 s on m0.
+
+    j0 had 950 s left and restores for 40 s.
+    """
+    rows = [(0, 8, 1000), (0, 8, 2000), (50, 5, 10), (50, 3, 10), (50, 8, 100)]
+    run = play(Gains(1e6), rows, [8, 8])
+    assert run.records["evictions"].tolist() == [1, 0, 0, 0, 0]
+    assert run.records["first_start_s"].tolist() == [0.0, 0.0, 50.0, 50.0, 1050.0]
+
+
 def test_a_job_over_its_quota_has_no_other_make_way():
     rows = [(0, 4, 1000, None, "y"), (0, 4, 500, None, "x"), (50, 4, 10, None, "x")]
     run = play(Gains(1e6), rows, [4, 4], quotas={"x": 4})

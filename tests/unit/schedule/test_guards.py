@@ -185,6 +185,18 @@ ANSWERS = {
         policy(hook("return SEEN.get(1, 0.5)  # HERE", "allowed_tier")),
         ["Mine.allowed_tier returned 0.5", "whole number"],
     ),
+    "a tier below 0": (
+        policy(hook("return -1  # HERE", "allowed_tier")),
+        ["Mine.allowed_tier returned -1", "a tier from 0 to 7, such as job.widest_tier"],
+    ),
+    "a tier that no cluster has": (
+        policy(hook("return 99  # HERE", "allowed_tier")),
+        ["Mine.allowed_tier returned 99", "a tier from 0 to 7"],
+    ),
+    "a tier that no cluster has, interpreted": (
+        policy(hook("return SEEN.get(1, 99)  # HERE", "allowed_tier")),
+        ["Mine.allowed_tier returned 99", "a tier from 0 to 7"],
+    ),
     "text, interpreted": (policy(hook("return SEEN.get(1, 'x')  # HERE")), ["Mine.order returned 'x'"]),
 }
 IMPURE = {
@@ -298,6 +310,10 @@ LOADING = {
         ["ValueError: no"],
     ),
     "not a policy": (HEAD + "class Mine:\n    pass", ["'Mine' is not a subclass of Policy"]),
+    "not frozen": (
+        HEAD + "@dataclass  # HERE\nclass Mine(Policy):\n    weight: float = 1.0",
+        ["cannot inherit non-frozen dataclass", "write @dataclass(frozen=True) above the class"],
+    ),
     "syntax": (HEAD + "def f(:  # HERE", ["SyntaxError"]),
     "an import": (HEAD + "import nothing_like_it  # HERE", ["nothing_like_it"]),
 }

@@ -249,6 +249,62 @@ def test_no_job_steps_aside_for_one_of_lower_priority(first, third, aside):
     assert run.records["first_start_s"][3] == (1000.0 if aside else 5000.0)
 
 
+@dataclass(frozen=True)
+class TidyForTens(Tidy):
+    """Only a job of ten seconds is worth that others move."""
+
+    @staticmethod
+    def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
+        return 1 if job.work_s == 10.0 else 0
+
+
+@pytest.mark.parametrize(("others", "start_s"), [(7, 1000.0), (8, 9400.0)])
+def test_eight_blocked_jobs_are_considered_in_one_pass(others, start_s):
+    """Half of each machine is taken. Jobs of 13, 14 and so on are blocked ahead of one of 24, for which others move.
+
+    Behind eight of them it waits for all: until 9,000 s, and then for four times 100 s on two machines.
+    """
+    blocked = [(1000, 13 + number, 100) for number in range(others)]
+    run = play(TidyForTens(), [(0, 12, LONG), (0, 12, 5), (1, 12, LONG), *blocked, (1000, 24, 10)], [24, 24])
+    assert run.records["first_start_s"][-1] == start_s
+    assert len(moves(run)) == (1 if start_s == 1000.0 else 0)
+
+
+@dataclass(frozen=True)
+class TidyAndRelaxed(Tidy):
+    """Jobs wait for one machine; others step aside for them."""
+
+    def rules(self) -> Rules:
+        return Rules(order=StaticOrder(), defragment=Defragment(self.times), relax_locality=True)
+
+    @staticmethod
+    def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
+        return 1 if tier == job.nearest_tier else 0
+
+
+def test_a_job_for_which_others_move_leaves_what_is_reserved_for_another_of_its_priority():
+    """From 5 s on m0 has three free devices of six, m1 and m2 two of four. j5 needs all of m0, from 2,000 s on.
+
+    At 400 s j6, of the same priority, needs four: j0 moves from m1 to m2. j7, of lower priority, needs three beyond
+    2,000 s: not those of m0 but, when j6 has ended, those of m1.
+    """
+    rows = [
+        (0, 2, LONG),
+        (0, 2, 5),
+        (0, 2, LONG),
+        (0, 2, 5),
+        (0, 3, 2000),
+        (6, 6, 100),
+        (400, 4, 100),
+        (400, 3, 5000),
+    ]
+    priorities = (0, 0, 0, 0, 0, 1, 1, 0)
+    ranked = [(*row, None, None, priority) for row, priority in zip(rows, priorities, strict=True)]
+    run = play(TidyAndRelaxed(), ranked, [6, 4, 4])
+    assert moves(run) == [(400.0, "j0", ["m2:2"])]
+    assert run.records["first_start_s"][5:].tolist() == [2000.0, 400.0, 500.0]
+
+
 # Reservations for jobs that wait long
 
 

@@ -118,7 +118,7 @@ def test_an_edited_file_is_loaded_again(tmp_path):
         ("x = 1\n\ny = 1 / 0\n", "Any", ["mine.py:3", "ZeroDivisionError"]),
         (MINE.replace("@dataclass(frozen=True)", ""), "Largest", ["not a dataclass"]),
         (MINE.replace("    @staticmethod\n", ""), "Largest", ["Largest.order", "@staticmethod"]),
-        ("x = 1", "", ["does not say which"]),
+        ("x = 1", "", ["does not say which", "derive a class from berth.schedule.Policy"]),
     ],
 )
 def test_an_error_in_a_policy_file_is_reported_with_its_line(tmp_path, source, name, words):

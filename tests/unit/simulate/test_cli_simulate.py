@@ -10,6 +10,7 @@ import pytest
 
 from berth.cli.main import main
 from berth.cluster.load import load_cluster
+from berth.simulate.sweep import run_cell
 from berth.simulate.trace_source import TraceSource
 
 KEYS = {
@@ -210,6 +211,7 @@ def test_an_audited_run_says_so(berth, trace):
 @pytest.mark.parametrize("verb", ["simulate", "compare", "sweep", "explain"])
 def test_the_first_run_says_that_kernels_are_compiled(berth, trace, tmp_path, monkeypatch, verb):
     monkeypatch.setattr("berth.native.cache.cache_folder", lambda: tmp_path / "empty")
+    monkeypatch.setattr("berth.native.cache._locks", {})
     words = {
         "simulate": [trace, "--policy=fifo"],
         "compare": [trace, "--policy=fifo", "--policy=srtf"],
@@ -218,6 +220,57 @@ def test_the_first_run_says_that_kernels_are_compiled(berth, trace, tmp_path, mo
     }
     code, _, error = berth(verb, *words[verb], "--cluster", CLUSTER)
     assert (code, error) == (0, "compiling kernels (once, up to half a minute)\n")
+
+
+@pytest.mark.parametrize("verb", ["simulate", "plan"])
+def test_compiled_code_that_cannot_be_kept_is_reported_once(berth, trace, tmp_path, monkeypatch, verb):
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
+    monkeypatch.setattr("berth.native.cache._locks", {})
+    monkeypatch.setattr("berth.native.cache.write_failures", [])
+    monkeypatch.setattr("berth.cli.progress._noted", [])
+    words = {
+        "simulate": [trace, "--cluster", CLUSTER, "--policy=fifo", "--policy=srtf"],
+        "plan": ["ctrdnn", "--cluster=cloud-mix", "--throughput=100k/s"],
+    }
+    code, _, error = berth(verb, *words[verb])
+    assert (code, error.splitlines()) == (
+        0,
+        [
+            "compiling kernels (up to half a minute)",
+            f"note: compiled code can't be kept in {tmp_path}/file/berth/compiled: Not a directory; "
+            "set NUMBA_CACHE_DIR to a folder that can be written",
+        ],
+    )
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_an_interrupted_sweep_says_what_is_kept(berth, tmp_path, monkeypatch, kept):
+    def interrupted(cells, workers):
+        yield from map(run_cell, cells[:3])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("berth.simulate.sweep._results", interrupted)
+    monkeypatch.setattr("berth.cli.scenario.warm_up", lambda policies: [])
+    words = ["--policy=fifo", "--policy=srtf", "--load=0.7,1", "--congestion=1", "--jobs=5", "--seeds=2"]
+    words += [f"--out={tmp_path / 'out'}"] if kept else []
+    code, _, error = berth("sweep", "--cluster", CLUSTER, *words)
+    what = "3 of 8 cells are kept: the same command goes on" if kept else "without --out no cell is kept"
+    assert (code, error) == (130, f"stopped; {what}\n")
+    if kept:
+        monkeypatch.setattr("berth.simulate.sweep._results", lambda cells, workers: map(run_cell, cells))
+        assert berth("sweep", "--cluster", CLUSTER, *words)[0] == 0
+        assert len((tmp_path / "out" / "cells.jsonl").read_text().splitlines()) == 8
+
+
+def test_an_interrupted_simulation_says_so(berth, trace, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("berth.cli.scenario.warm_up", lambda policies: [])
+    monkeypatch.setattr("berth.simulate.run.simulate", interrupted)
+    code, _, error = berth("simulate", trace, "--cluster", CLUSTER, "--policy=fifo")
+    assert (code, error) == (130, "stopped\n")
 
 
 MISTAKES = [
@@ -259,6 +312,7 @@ MISTAKES = [
         "greater than or equal to 1",
     ),
     (("explain", "TRACE", "z"), "no job is called 'z'"),
+    (("explain", "TRACE", "#4"), "no job is called '#4'\n  jobs by position are #0 to #3"),
     (("explain", "TRACE", "d"), "it can never start"),
     (("policies", "fifoo"), "did you mean 'fifo'?"),
     (("sweep", "--policy", "fifo"), "compares policies"),

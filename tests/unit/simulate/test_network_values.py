@@ -7,6 +7,9 @@ f c + (((1 - f) c)^y + comm^y)^(1/y).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,6 +17,7 @@ from berth.cluster.model import Cluster, DeviceType, Machine, Tier
 from berth.network.contention import beside
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
+from berth.schedule import Migrate, Policy, Rules, StaticOrder
 from berth.simulate.engine_state import FAULT
 from berth.simulate.events import event_frame
 from berth.simulate.metrics import summarise
@@ -59,9 +63,12 @@ def compute_s(model: str) -> float:
     return load_profile(model).traffic("V100").compute_s
 
 
-def play(rows: list, cluster: Cluster | None = None, policy: str = "fit-first", **setting: object) -> Run:
+def play(
+    rows: list, cluster: Cluster | None = None, policy: str | Policy = "fit-first", **setting: object
+) -> Run:
     chosen = {"network": "static", "log": True, "eviction_s": 40.0, **setting}
-    return simulate(jobs(rows), cluster or machines(), EXERCISES[policy], Setting(**chosen))
+    rules = EXERCISES[policy] if isinstance(policy, str) else policy
+    return simulate(jobs(rows), cluster or machines(), rules, Setting(**chosen))
 
 
 def places(run: Run, job: str) -> list[list[str]]:
@@ -216,3 +223,60 @@ def test_an_evicted_gang_keeps_its_work_and_restores_first():
     assert run.accounts["lost_gpu_s"].tolist() == [80.0, 0.0]
     exposed = 1 - compute_s("vgg16") / iteration_s("vgg16", INSIDE)
     assert run.accounts["exposed_comm_gpu_s"].tolist() == pytest.approx([2000 * exposed, 100 * exposed])
+
+
+# What a policy decides by these figures. One single device of each machine is free from 100 s on, and m0 from 1,000 s
+# on: until then a gang of two finds no machine.
+LATER = [(0, 1, 100, "vgg16"), (0, 1, 1000, "vgg16"), (0, 1, 100, "vgg16"), (0, 1, 1e5, "vgg16")]
+
+
+@dataclass(frozen=True)
+class NearIfCheaper(Policy):
+    """A gang starts spread where that costs it less than the wait for one machine."""
+
+    def rules(self) -> Rules:
+        return Rules(order=StaticOrder(), relax_locality=True)
+
+    @staticmethod
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        return job.nearest_tier
+
+
+@pytest.mark.parametrize("network", ["static", "on"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("more", [-1.0, 1.0], ids=["less", "more"])
+def test_a_gang_waits_for_one_machine_if_the_network_would_cost_it_more_than_the_wait(model, network, more):
+    """The wait is 900 s from 100 s on, and distance costs its work times the slowdown less one."""
+    slower = iteration_s(model, BETWEEN) / iteration_s(model, INSIDE)
+    work_s = 900.0 / (slower - 1.0) + more
+    run = play([*LATER, (0, 2, work_s, model)], policy=NearIfCheaper(), network=network)
+    spread = more < 0
+    assert places(run, "j4") == ([["m0:1", "m1:1"]] if spread else [["m0:2"]])
+    end_s = 100.0 + work_s * slower if spread else 1000.0 + work_s
+    assert run.records["end_s"][4] == pytest.approx(end_s, rel=1e-9)
+
+
+@dataclass(frozen=True)
+class Nearer(Policy):
+    """A spread gang moves to one machine where that saves it more than a restore."""
+
+    def rules(self) -> Rules:
+        return Rules(order=StaticOrder(), migrate=Migrate(1.0))
+
+
+@pytest.mark.parametrize("network", ["static", "on"])
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("more", [-1.0, 1.0], ids=["less", "more"])
+def test_a_spread_gang_moves_if_the_network_costs_what_is_left_more_than_a_restore(model, network, more):
+    """A third machine is free from 1,000 s on. By then 900 s / slowdown are done; a restore takes 40 s.
+
+    It moves if what is left, times the slowdown less one, is more than those.
+    """
+    slower = iteration_s(model, BETWEEN) / iteration_s(model, INSIDE)
+    left_s = 40.0 / (slower - 1.0) + more
+    rows = [*FILLED, (0, 2, 1000, "vgg16"), (0, 2, 900.0 / slower + left_s, model)]
+    run = play(rows, machines(3), Nearer(), network=network)
+    moves = more > 0
+    assert places(run, "j5") == [["m0:1", "m1:1"], ["m2:2"]][: 1 + moves]
+    end_s = 1000.0 + (40.0 + left_s if moves else left_s * slower)
+    assert run.records["end_s"][5] == pytest.approx(end_s, rel=1e-9)

@@ -149,6 +149,7 @@ class TestFiles:
         assert 0 <= step * 10 - position["row"] < 32
         assert position["epoch"] == step * 10 // 97
         assert (fresh.bad_rows, fresh.bad_rows == 0) == (whole.bad_rows, name == "a.parquet")
+        assert fresh.bad_rows == (0 if name == "a.parquet" else 2)
 
     def test_a_resumed_run_that_has_read_nothing_keeps_its_position(self, tmp_path):
         """Another worker has trained all that was left."""
@@ -234,14 +235,28 @@ class TestFiles:
             "shuffled": "within an epoch",
         }
 
-    def test_a_bad_line_read_in_two_passes_is_counted_in_each_and_named_once(self, tmp_path):
+    def test_a_bad_line_read_in_two_passes_is_counted_and_named_once(self, tmp_path):
         path = tmp_path / "a.tsv"
         write(path, range(20), insert={5: "torn"})
         stream = FileStream(path, epochs=2)
         assert sum(batch.examples for batch in taken(stream)) == 40
-        assert (stream.bad_rows, len(stream.first_bad)) == (2, 1)
+        assert (stream.bad_rows, len(stream.first_bad)) == (1, 1)
         taken(stream)  # from the beginning
-        assert stream.bad_rows == 2
+        assert stream.bad_rows == 1
+
+    def test_bad_lines_are_counted_once_by_runs_that_are_resumed_again_and_again(self, tmp_path):
+        write(tmp_path / "a.tsv", range(40), insert={3: "torn", 30: "torn"})
+        write(tmp_path / "b.tsv", range(40), insert={0: "torn", 20: "torn", 39: "torn"})
+        position = FileStream(tmp_path, window=16).position(0)
+        counts = []
+        for step in range(0, 26, 2):  # three passes and more
+            stream = FileStream(tmp_path, window=16, epochs=None)
+            stream.seek(position)
+            taken(stream, step=step, most=2)
+            position = stream.position(step + 2)
+            counts.append(position["bad"])
+        assert counts == sorted(counts)
+        assert (stream.bad_rows, position["bad"], position["epoch"]) == (5, 5, 3)
 
     def test_many_bad_lines_are_all_counted(self, tmp_path):
         path = tmp_path / "a.tsv"

@@ -170,6 +170,10 @@ def test_the_alibaba_task_table_is_read_with_a_header_too(tmp_path):
         ("j1,i1,u1,Terminated,10.0,20.0\n", "it has no GPU counts"),
         ("sn,cpu_milli,memory_mib,gpu,model\nn1,1,1,8,V100\n", "it lists machines, not jobs"),
         ("job_id,submit_s,num_gpu\na,0,1\n", "looks like berth's plain CSV, but has no column duration_s"),
+        (
+            "job_id,submit_s,num_gpus,duration_s\na,0,1,9\n",
+            "did you mean 'num_gpu' by 'num_gpus'? its columns: job_id, submit_s, num_gpus, duration_s",
+        ),
         ("colour,taste\nred,sweet\n", "is not a trace format that berth knows; it begins 'colour,taste'"),
         ('{"a": 1}', "is not a trace format that berth knows"),
     ],

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _FORECASTS, _FORECAST_WAIT_S = 2, 5.0  # concurrent forecasts, and how long another one waits for its turn
 _OUTLOOK_TTL_S = 5.0
 _OUTLOOK_EVENTS = 300  # ends of jobs that an outlook simulates
+_COMPARED_NAMES = 5_000  # with more ids and names, the nearest is not looked for
 _OUTLOOK_MOST_JOBS = 4_000  # with more jobs no outlook is computed for lists
 _SAME_S, _MOST_CHANGES = 1.0, 200  # a what-if: ends this close together are the same; jobs that it lists
 _SESSION_S = 12 * 3600.0  # validity of a token that a page gets for a login code
@@ -188,6 +189,7 @@ class Service:
                 return prefix
             active = [name for name in self._state.jobs if name.startswith(prefix)]
             named = [job.id for job in self._state.jobs.values() if job.spec.name == prefix]
+            known = {name for job in self._state.jobs.values() for name in (job.id, job.spec.name)}
         if self.controller.store.ended_job(prefix) is not None:
             return prefix
         found = sorted({*active, *self.controller.store.ids_with(prefix)})
@@ -200,8 +202,7 @@ class Service:
             raise MissingError(
                 f"there is no job {prefix!r}; {_some(named)} {verb} that name", hint=f"use its id: {named[0]}"
             )
-        known = [*self._state.jobs, *(job.spec.name for job in self._state.jobs.values() if job.spec.name)]
-        near = nearest(prefix, known)
+        near = nearest(prefix, known) if len(known) <= _COMPARED_NAMES else None
         meant = f"did you mean {near!r}? " if near else ""
         raise MissingError(
             f"there is no job {prefix!r}", hint=f"{meant}berth queue lists them; --over those that ended"

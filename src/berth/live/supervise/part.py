@@ -202,7 +202,8 @@ class Part:
         machines = list(dict.fromkeys(other["machine"] for other in self.launch["members"]))
         local = [other for other in self.launch["members"] if other["machine"] == member["machine"]]
         kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-        kept["PATH"] = os.pathsep.join([kept.get("PATH", os.defpath), os.path.dirname(sys.executable)])
+        folders = (kept.get("PATH") or os.defpath, os.path.dirname(sys.executable))
+        kept["PATH"] = os.pathsep.join(filter(None, folders))
         return kept | {
             **{str(name): str(value) for name, value in self.launch["env"].items()},
             "RANK": str(member["rank"]),

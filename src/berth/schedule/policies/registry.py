@@ -118,7 +118,7 @@ def _from_file(path: Path, name: str) -> type[Policy]:
         name = own[0]
     if not name:
         choices = " or ".join(f"{path}:{one}" for one in own)
-        hint = f"write {choices}" if own else "derive a class from berth.schedule.policy.Policy"
+        hint = f"write {choices}" if own else "derive a class from berth.schedule.Policy"
         raise InputError(f"{path} does not say which policy", hint=hint)
     if name not in found:
         near = nearest(name, own)
@@ -152,7 +152,10 @@ def _imported(path: Path) -> ModuleType:
         if isinstance(error, ValueError) and b"\0" in source:  # what Python before 3.11.4 says to that
             error = SyntaxError(str(error))
         said = error.msg if isinstance(error, SyntaxError) else error
-        raise InputError(f"{type(error).__name__}: {said}", where=_where(error, path)) from error
+        hint = (
+            "write @dataclass(frozen=True) above the class" if "non-frozen dataclass" in str(said) else None
+        )
+        raise InputError(f"{type(error).__name__}: {said}", where=_where(error, path), hint=hint) from error
     return module
 
 

@@ -36,7 +36,7 @@ class WindowStart:
     file: int = 0
     offset: int = 0
     line: int = 0
-    bad: int = 0  # unreadable rows before it
+    bad: int = 0  # unreadable rows before it; in later epochs: of the first
     window: int = 0  # index within the epoch
 
 
@@ -66,7 +66,7 @@ class FileStream:
         self.epochs = epochs
         self.strict = strict
         self.shuffled = shuffled
-        self.bad_rows = 0
+        self.bad_rows = 0  # each row once, however many epochs read it
         self.first_bad: list[str] = []
         self.first_pass: int | None = None  # rows of an epoch, once known
         self._window_starts: dict[int, WindowStart] = {
@@ -150,15 +150,17 @@ class FileStream:
     def _rows(self, mark: WindowStart) -> Iterator[tuple[Rows, _BlockEnds]]:
         """Yield blocks of rows from a window start on, with the positions of their rows."""
         epoch, first, offset, line = mark.epoch, mark.file, mark.offset, mark.line
-        good, bad_before = 0, self.bad_rows
+        good, bad = 0, 0
         while self.epochs is None or epoch < self.epochs:
             found = 0
             for number in range(first, len(self.files)):
                 for rows in self._read(self.files[number], offset, line):
                     before = self.bad_rows
-                    self._count_bad(self.files[number], rows.bad)
-                    found, good = found + len(rows), good + len(rows)
-                    self._check_readable(good, self.bad_rows - bad_before)
+                    self._name_bad(self.files[number], rows.bad)
+                    if epoch == 0:  # later epochs read the same rows
+                        self.bad_rows += len(rows.bad)
+                    found, good, bad = found + len(rows), good + len(rows), bad + len(rows.bad)
+                    self._check_readable(good, bad)
                     yield rows, _BlockEnds(rows, epoch, number, before)
                 offset = line = 0
             if not found and not mark.offset and not mark.file:
@@ -240,7 +242,7 @@ class FileStream:
             )
         return InputError(f"{what} is {self.first_bad[0]}", where=str(self.files[0]), hint=hint)
 
-    def _count_bad(self, path: Path, bad: list[BadRow]) -> None:
+    def _name_bad(self, path: Path, bad: list[BadRow]) -> None:
         for row in bad:
             place = f"{path}:{row.row}"
             if self.strict:
@@ -250,7 +252,6 @@ class FileStream:
             text = f"{place}: {row.reason}"
             if len(self.first_bad) < _SHOWN and text not in self.first_bad:
                 self.first_bad.append(text)
-        self.bad_rows += len(bad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +264,7 @@ class _BlockEnds:
     def mark(self, row: int, window: int) -> WindowStart:
         """Return the start of a window that begins at `row` (> 0) of the block."""
         offset, line = int(self.rows.ends[row - 1]), int(self.rows.lines[row - 1])
-        before = sum(bad.row <= line for bad in self.rows.bad)
+        before = sum(bad.row <= line for bad in self.rows.bad) if self.epoch == 0 else 0
         return WindowStart(self.epoch, self.file, offset, line, self.bad + before, window)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from berth.errors import TraceError, UnknownNameError
+from berth.errors import TraceError, UnknownNameError, nearest
 from berth.workload.formats.base import CsvFormat, Format, Head, ParsedJobs
 from berth.workload.formats.csv_formats import ALIBABA_2020, ALIBABA_2023, HELIOS, PHILLY_CSV, PLAIN, TIRESIAS
 from berth.workload.formats.json_lines import JSON_LINES
@@ -48,9 +48,13 @@ def _unknown(head: Head, source: str) -> TraceError:
 
     best = max((kind for kind in _ALL if isinstance(kind, CsvFormat)), key=found)
     if found(best) >= 0.5:
-        missing = ", ".join(name for name in best.needs if name not in head.fields)
-        what = f"looks like {best.title}, but has no column {missing}"
-        return TraceError(what, where=f"{source}:1", hint=f"its columns: {', '.join(head.fields)}")
+        missing = [name for name in best.needs if name not in head.fields]
+        others = [name for name in head.fields if name not in best.needs]
+        meant = {name: near for name in missing if (near := nearest(name, others)) is not None}
+        hints = [f"did you mean {name!r} by {near!r}?" for name, near in meant.items()]
+        what = f"looks like {best.title}, but has no column {', '.join(missing)}"
+        columns = f"its columns: {', '.join(head.fields)}"
+        return TraceError(what, where=f"{source}:1", hint=" ".join([*hints, columns]))
     shown = head.text.split("\n", 1)[0][:60]
     return TraceError(
         f"is not a trace format that berth knows; it begins {shown!r}",

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from berth.cli.interrupt import interrupt_safely
+from berth.native.interrupts import _CALLBACKS, interrupt_safely
 
 IN_A_KERNEL = """
 import os, subprocess, time
 import numba, numpy as np
-from berth.cli.interrupt import interrupt_safely
+from berth.native.interrupts import interrupt_safely
 
 @numba.njit
 def work(count):
@@ -43,19 +44,22 @@ def handler(ctrl_c):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def callback(body):
-    """A function with the name of numba's callback."""
-    space = {"__name__": "numba.core.serialize", "body": body}
-    exec("def _numba_unpickle():\n    body()\n    return 1", space)
-    return space["_numba_unpickle"]
+def callback(module, name, body):
+    """A function with the name of a callback."""
+    space = {"__name__": module, "body": body}
+    exec(f"def {name}():\n    body()\n    return 1", space)
+    return space[name]
 
 
 @pytest.mark.usefixtures("handler")
-def test_a_callback_of_compiled_code_returns_before_its_caller_is_interrupted():
+@pytest.mark.parametrize(("module", "name"), sorted(_CALLBACKS))
+def test_a_callback_of_compiled_code_returns_before_its_caller_is_interrupted(module, name):
+    owner = importlib.import_module(module)
+    assert hasattr(getattr(owner, "ExecutionEngine", owner), name), "it has another name now"
     returned = []
 
     def caller():
-        returned.append(callback(lambda: signal.raise_signal(signal.SIGINT))())
+        returned.append(callback(module, name, lambda: signal.raise_signal(signal.SIGINT))())
         returned.append("next line")
 
     with pytest.raises(KeyboardInterrupt):
