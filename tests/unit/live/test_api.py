@@ -421,6 +421,7 @@ def test_metrics_are_what_prometheus_reads(service):
         "berth_machines_shut",
         "berth_pass_seconds",
         "berth_passes_total",
+        "berth_policy_up",
         "berth_submitted_total",
         "berth_timer_seconds",
     }
