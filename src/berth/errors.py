@@ -21,6 +21,8 @@ import difflib
 from collections.abc import Iterable
 from typing import Any
 
+INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
+
 
 class BerthError(Exception):
     """Base of every error that berth raises on purpose."""

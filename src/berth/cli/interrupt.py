@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import typer
 
-from berth.__main__ import INTERRUPTED
+from berth.errors import INTERRUPTED
 
 
 @contextmanager

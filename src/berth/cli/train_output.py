@@ -27,8 +27,9 @@ _CORE = "cpu-core"
 @contextmanager
 def exit_on_interrupt(session: Session, command: Sequence[str], *, quiet: bool = False) -> Iterator[None]:
     """After Ctrl-C, print how to resume and exit with 130. A second Ctrl-C does not wait for anything."""
+    from berth.errors import INTERRUPTED
     from berth.train.interruption import Stopped
-    from berth.train.launch import INTERRUPTED, resume_hint
+    from berth.train.launch import resume_hint
 
     try:
         yield

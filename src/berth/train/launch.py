@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from berth.errors import InputError, ServerError
+from berth.errors import INTERRUPTED, InputError, ServerError
 from berth.train.attempt import AGENT_STORE, is_store_of_agent
 from berth.train.fault_points import NAME
 from berth.train.heartbeat import LOG_FD
@@ -43,7 +43,6 @@ _CAUSE_S = 15.0  # how long the process that others lost may take to end
 _BAD_INPUT = 2
 _ERROR = "error: "  # what the command prints before an error
 PROGRAM = "berth.train.run_program"  # runs a Trainer
-INTERRUPTED = 130  # exit code after Ctrl-C, as in shells
 PEER_LOST = 75  # exit code of a process that lost another one
 
 

@@ -18,11 +18,11 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from berth.errors import BerthError, DivergedError, InputError
+from berth.errors import INTERRUPTED, BerthError, DivergedError, InputError
 from berth.train.callbacks import notify_all, wanted_events
 from berth.train.evaluate import Evaluation
 from berth.train.interruption import Interruption, Stopped
-from berth.train.launch import INTERRUPTED, PROGRAM
+from berth.train.launch import PROGRAM
 
 ARGUMENTS, MAIN, EVENTS, RESULT, ERROR = (
     "arguments.pickle",

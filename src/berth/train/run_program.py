@@ -19,10 +19,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from berth.errors import BerthError, DivergedError, InputError
+from berth.errors import INTERRUPTED, BerthError, DivergedError, InputError
 from berth.train import run_processes as files
 from berth.train.callbacks import EventPipe
-from berth.train.launch import INTERRUPTED, PROGRAM
+from berth.train.launch import PROGRAM
 from berth.train.rendezvous import rank_from_environment
 
 _PDEATHSIG = 1
