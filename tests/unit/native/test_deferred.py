@@ -147,7 +147,9 @@ print(round(call(given), 6))
 
 @pytest.mark.parametrize("safe", [False, True], ids=["Python's own handler", "berth's handler"])
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.2])
-def test_ctrl_c_while_a_kernel_is_compiled_is_raised_once_compiled_code_has_returned(tmp_path, safe, delay_s):
+def test_ctrl_c_while_a_kernel_is_compiled_is_raised_once_compiled_code_has_returned(
+    ctrl_c, tmp_path, safe, delay_s
+):
     file = tmp_path / "interrupted.py"
     file.write_text(f"DELAY_S, SAFE = {delay_s}, {safe}\n{INTERRUPTED}")
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
