@@ -145,6 +145,7 @@ print(round(call(given), 6))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("safe", [False, True], ids=["Python's own handler", "berth's handler"])
 @pytest.mark.parametrize("delay_s", [0.0, 0.05, 0.2])
 def test_ctrl_c_while_a_kernel_is_compiled_is_raised_once_compiled_code_has_returned(
@@ -197,6 +198,7 @@ def test_an_argument_of_another_type_than_the_annotation_is_refused():
         call(shelf())
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_compiled_again(tmp_path):
     file = tmp_path / "damaged.py"
     file.write_text(FAILS.replace("no_such_field", "numbers"))
@@ -235,6 +237,7 @@ print(entry(call)(to_native(Arrays(np.zeros(2)))))
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_that_can_not_be_compiled_ends_the_process_with_numbas_message(tmp_path):
     file = tmp_path / "fails.py"
     file.write_text(FAILS)
