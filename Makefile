@@ -121,7 +121,7 @@ bench-network-packets: $(VENV)/.dev ## the network model against packets in ns-3
 bench-simulate: $(VENV)/.dev ## jobs per CPU-second of the simulator, against its bars
 	@$(BIN)/python benchmarks/simulate.py
 
-bench-policies: $(VENV)/.dev ## the default policy against every other, whatever is known of the jobs; some 20 minutes
+bench-policies: $(VENV)/.dev ## the default policy against every other, whatever is known of the jobs; some five minutes
 	@$(BIN)/python benchmarks/contest.py
 
 bench-waiting: $(VENV)/.dev ## berth's rules about places against delay scheduling, over load, congestion and mix
