@@ -8,7 +8,7 @@ PYTEST := $(BIN)/python -m pytest
 SPREAD := -n 4 --dist loadfile --no-loadscope-reorder
 FAST := -m "not slow and not soak and not gpu"
 TORCH := $(addprefix tests/unit/,benchmarks plan testing train zoo)# packages whose tests import torch
-WAITING := tests/live $(addprefix tests/unit/,cli live)# for disks and controllers
+WAITING := tests/live $(addprefix tests/unit/,cli live network workload)# the first three for disks and controllers
 unexport PYTHONDONTWRITEBYTECODE # some images set it: each process would compile the sources again
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable
 
