@@ -6,6 +6,7 @@ import gzip
 import itertools
 import lzma
 import re
+from random import Random
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,7 @@ import zstandard
 from berth.errors import InputError
 from berth.train.data.batch import Share
 from berth.train.data.clicks import VOCABULARIES, ClickStream
+from berth.train.data.criteo import criteo_rows
 from berth.train.data.files import FileStream, click_files
 from berth.train.data.prefetch import Prefetcher
 from berth.train.data.rows import slot_bases
@@ -213,6 +215,20 @@ class TestFiles:
         with pytest.raises(InputError, match=re.escape(reason)) as error:
             taken(FileStream(path, strict=True))
         assert error.value.where == f"{path}:6"
+
+    def test_every_damaged_line_has_a_reason(self, tmp_path):
+        random, path = Random(3), tmp_path / "a.tsv"
+        lines = []
+        for number in range(3000):
+            damaged = list(line(number))
+            for _ in range(random.randint(1, 3)):
+                damaged[random.randrange(len(damaged))] = random.choice("\t\r -1aGx.\0é9f")
+            lines.append("".join(damaged))
+        path.write_text("".join(f"{text}\n" for text in lines), newline="")
+        reasons = [bad.reason for rows in criteo_rows(path) for bad in rows.bad]
+        assert len(reasons) > 1000
+        shape = r"has \d+ columns?, not 40|(label|I\d+|C\d+) is (neither 0 nor 1|not .+): .+"
+        assert not [reason for reason in reasons if not re.fullmatch(shape, reason)]
 
     def test_the_reason_of_a_bad_line_is_the_same_before_a_carriage_return(self, tmp_path):
         path = tmp_path / "a.tsv"
