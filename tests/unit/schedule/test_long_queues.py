@@ -90,6 +90,15 @@ def test_of_two_deep_in_the_queue_each_is_asked_at_its_own_time():
     assert run.records["first_start_s"][[252, 7]].tolist() == [40.0, 45.0]
 
 
+@pytest.mark.parametrize(("fits", "later"), [(5, 3), (5, 7), (130, 5), (5, 130), (COUNT - 1, 0)])
+def test_the_moment_to_ask_again_is_not_lost_beside_a_job_that_starts(fits, later):
+    """Of three free devices one is taken at 10 s; the others are for a job that gives up one machine at 80 s."""
+    rows = [*BUSY, (0, 3, 3000), *[(10, 4, 100)] * COUNT]
+    rows[3 + fits], rows[3 + later] = (10, 1, 5000), (10, 2, 7)
+    run = simulate(jobs(rows), cluster([4, 4, 4]), Patient(), SETTING)
+    assert run.records["first_start_s"][[3 + fits, 3 + later]].tolist() == [10.0, 80.0]
+
+
 @pytest.mark.parametrize("seconds", [1, 64, 65, 128.5, 200, 299, 400])
 def test_a_job_that_joins_the_middle_of_the_queue_is_found_there(seconds):
     """The queue is by work: 1 s, 2 s, and so on. The one that comes at 20 s fits on the two devices."""

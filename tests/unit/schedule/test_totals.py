@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from berth.schedule import Policy
 from berth.schedule.hooks import compiled_notes
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.records import JobStatus, places_of
@@ -94,6 +98,32 @@ def test_dominant_shares_are_equal_in_the_example_of_the_paper():
     held = held_at_first(run, [user for user, *_ in parts])
     assert held == {("a", 0): 3, ("a", 1): 12, ("b", 0): 6, ("b", 1): 2}
     assert held["a", 1] / 18 == held["b", 0] / 9
+
+
+@dataclass(frozen=True)
+class NearWhileRich(Policy):
+    """Holds out for one machine, and then until 300 s, while its user holds as many devices as this."""
+
+    devices: float = 0.0
+
+    @staticmethod
+    def allowed_tier(job: Any, now: float, params: Any, cluster: Any) -> int:
+        held_out = now < 300.0 and cluster.user_gpus >= params.devices
+        return job.nearest_tier if held_out else job.widest_tier
+
+    @staticmethod
+    def wake(job: Any, now: float, params: Any, cluster: Any) -> float:
+        return 300.0 if cluster.user_gpus >= params.devices else math.inf
+
+
+@pytest.mark.parametrize(
+    ("devices", "user", "start_s"), [(4, "a", 5.0), (3, "a", 300.0), (3, "b", 300.0), (3, "c", 5.0)]
+)
+def test_which_place_a_job_accepts_and_until_when_may_depend_on_what_its_user_holds(devices, user, start_s):
+    """One device is free on each machine; users a and b hold the three others of each, and c holds none."""
+    rows = [("a", 0, 3, 1000), ("b", 0, 3, 2000), (user, 5, 2, 10)]
+    run = simulate(trace_of(rows), cluster([4, 4]), NearWhileRich(float(devices)), OFF)
+    assert run.records["first_start_s"].tolist() == [0.0, 0.0, start_s]
 
 
 class Recount:
