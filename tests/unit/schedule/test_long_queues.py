@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from berth.schedule import Policy, PreemptByGain, Reserve, Rules, StaticOrder
+from berth.schedule import Defragment, Policy, PreemptByGain, Reserve, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.run import Run, Setting, simulate
 from berth.testing import cluster, faults, jobs
@@ -90,11 +90,14 @@ def test_of_two_deep_in_the_queue_each_is_asked_at_its_own_time():
     assert run.records["first_start_s"][[252, 7]].tolist() == [40.0, 45.0]
 
 
-@pytest.mark.parametrize(("fits", "later"), [(5, 3), (5, 7), (130, 5), (5, 130), (COUNT - 1, 0)])
+@pytest.mark.parametrize(("fits", "later"), [(5, 3), (5, 7), (130, 5), (5, 130), (COUNT - 1, 1)])
 def test_the_moment_to_ask_again_is_not_lost_beside_a_job_that_starts(fits, later):
-    """Of three free devices one is taken at 10 s; the others are for a job that gives up one machine at 80 s."""
+    """Of three free devices one is taken at 10 s; the others are for a job that gives up one machine at 80 s.
+
+    That no machine has two free devices is known from the first job.
+    """
     rows = [*BUSY, (0, 3, 3000), *[(10, 4, 100)] * COUNT]
-    rows[3 + fits], rows[3 + later] = (10, 1, 5000), (10, 2, 7)
+    rows[3], rows[3 + fits], rows[3 + later] = (10, 2, 1000), (10, 1, 5000), (10, 2, 7)
     run = simulate(jobs(rows), cluster([4, 4, 4]), Patient(), SETTING)
     assert run.records["first_start_s"][[3 + fits, 3 + later]].tolist() == [10.0, 80.0]
 
@@ -129,6 +132,44 @@ def test_a_lower_priority_deep_in_the_queue_uses_reserved_devices_only_if_it_end
     special = {0: (10, 5, 1, None, None, 5), place: (10, 2, seconds, None, None, 0)}
     run = play(special, EXERCISES["fit-first"], each=(10, 8, 1, None, None, 0))
     assert run.records["first_start_s"][[2, 2 + place]].tolist() == [1000.0, start_s]
+
+
+@dataclass(frozen=True)
+class Relaxing(Policy):
+    """Waits for one machine, but takes what idles elsewhere, or has others step aside for it."""
+
+    aside: bool = False
+
+    def rules(self) -> Rules:
+        return Rules(
+            order=StaticOrder(),
+            relax_locality=not self.aside,
+            defragment=Defragment(1.0) if self.aside else None,
+        )
+
+    @staticmethod
+    def allowed_tier(job: Any, now: float, params: Any) -> int:
+        return job.nearest_tier
+
+    @staticmethod
+    def spread(job: Any, tier: int, wait: float, now: float, params: Any) -> int:
+        return 1
+
+
+@pytest.mark.parametrize("place", ENDS)
+def test_a_job_deep_in_the_queue_is_spread_over_exactly_what_idles(place):
+    assert play({place: (10, 2, 5)}, Relaxing()).records["first_start_s"][2 + place] == 10.0
+
+
+@pytest.mark.parametrize("place", ENDS)
+def test_a_job_steps_aside_for_one_deep_in_the_queue_that_needs_exactly_what_is_free(place):
+    """From 5 s on half of each machine is free, and those that hold the others may move from 300 s on."""
+    rows = [(0, 2, 5000), (0, 2, 5), (1, 2, 9000), *[(1000, 8, 1)] * COUNT]
+    rows[3 + place] = (1000, 4, 100)
+    run = simulate(jobs(rows), cluster([4, 4]), Relaxing(aside=True), SETTING)
+    assert run.world.state[0]["segmented"]
+    assert run.records["first_start_s"][3 + place] == 1000.0
+    assert run.records["moves"].sum() == 1
 
 
 @dataclass(frozen=True)
