@@ -198,7 +198,7 @@ def keeps_devices_from(world: World, priority: int) -> bool:
 
 @kernel
 def may_backfill(world: World, seconds: float, need: int, now: float) -> bool:
-    """Whether a job that needs this many devices for some seconds may use reserved ones until they are needed."""
+    """Whether `start_waiting.backfill` may start a job of this size and time, if it need not restore."""
     state = world.state[0]
     return now + seconds <= state.reserved_until_s + A_MOMENT_S or need <= state.reserved_spare
 

@@ -30,8 +30,8 @@ from berth.schedule.reservation import (
     close_reservation,
     open_reservation,
     passes_reservation,
-    running_by_end,
     soonest_place,
+    sort_by_end,
 )
 from berth.schedule.segments import begin_walk
 
@@ -47,7 +47,7 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
     state, waiting = world.state[0], world.waiting
     if available_to_some(world) < smallest_demand(world) or not gangs_wait(world):
         return
-    rows = running_by_end(world, now)
+    running = sort_by_end(world, now)
     demand_failed = np.zeros(len(world.demands), np.bool_)
     movers, changed = np.empty(0, np.int64), True
     begin_walk(world)
@@ -70,7 +70,7 @@ def defragment(world: World, hooks: Hooks, now: float) -> None:
             and not exceeds_quota(world, row)
         ):
             tried += 1
-            wait_s = wait_worth_moving(world, hooks, row, rows, now)
+            wait_s = wait_worth_moving(world, hooks, row, running, now)
             if wait_s >= 0.0:
                 if changed:
                     movers = movable(world, now)
@@ -91,10 +91,10 @@ def smallest_untried(world: World, demand_failed: Array) -> int:
 
 
 @kernel
-def wait_worth_moving(world: World, hooks: Hooks, row: int, ending: Array, now: float) -> float:
+def wait_worth_moving(world: World, hooks: Hooks, row: int, running: int, now: float) -> float:
     """The look-ahead wait of a blocked job for its nearest tier; -1: it is not worth moving others."""
     job = world.jobs[row]
-    when, _, _, _ = soonest_place(world, row, job.nearest_tier, ending, now)
+    when, _, _, _ = soonest_place(world, row, job.nearest_tier, running, now)
     if (when - now) / world.rules[0].defragment < restore_cost_s(world, 1):
         return -1.0
     set_typical_service(world, row)

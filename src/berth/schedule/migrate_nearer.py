@@ -82,15 +82,7 @@ def migrate_to(world: World, hooks: Hooks, row: int, tier: int, now: float) -> N
     return_devices(world, job.first_place)
     # with its own devices free there may be a place that is nearer still
     tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, tier, balanced)
-    relocate(
-        world,
-        row,
-        claim_in_group(world, device_type, tier, group, job.gpus, balanced),
-        tier,
-        now,
-        ReasonCode.MOVED_UP,
-    )
-    job.saves_s = saves_s
+    move_up(world, row, device_type, tier, group, saves_s, now)
 
 
 @kernel
@@ -116,7 +108,15 @@ def rebalance(world: World, hooks: Hooks, row: int, now: float) -> None:
     if saves_s <= rules.migrate_gain * restore_cost_s(world, job.gpus):
         reclaim(world, job.first_place)
         return
-    relocate(
-        world, row, claim_in_group(world, device_type, 1, group, job.gpus, True), 1, now, ReasonCode.MOVED_UP
-    )
+    move_up(world, row, device_type, 1, group, saves_s, now)
+
+
+@kernel
+def move_up(
+    world: World, row: int, device_type: int, tier: int, group: int, saves_s: float, now: float
+) -> None:
+    """Moves a running job, whose devices are returned, into a group."""
+    job = world.jobs[row]
+    claim = claim_in_group(world, device_type, tier, group, job.gpus, sensitive_to_imbalance(world, job))
+    relocate(world, row, claim, tier, now, ReasonCode.MOVED_UP)
     job.saves_s = saves_s

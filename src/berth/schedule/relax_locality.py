@@ -29,6 +29,7 @@ from berth.schedule.reservation import (
     reserve,
     running_by_end,
     soonest_place,
+    sort_by_end,
     usable,
 )
 from berth.schedule.segments import begin_walk
@@ -74,7 +75,7 @@ def start_relaxed(world: World, hooks: Hooks, row: int, rows: Array, open_: bool
         return False
     job.imbalance_slowdown = imbalance_slowdown_in(world, row, device_type, group) if tier == 1 else 1.0
     if tier > job.nearest_tier:
-        when, _, _, _ = soonest_place(world, row, job.nearest_tier, rows, now)
+        when, _, _, _ = soonest_place(world, row, job.nearest_tier, len(rows), now)
     else:
         when = balanced_from_s(world, row, rows)
     job.reason, job.waits_for_tier, job.until_s, job.explained_s = (
@@ -160,7 +161,7 @@ def reserve_for_longest_waiting(world: World, hooks: Hooks, now: float) -> None:
         start_job(world, row, device_type, tier, group, now, ReasonCode.HELD_FOR_IT)
         dequeue_at(world, at)
         return
-    rows = running_by_end(world, now)
-    when, group, device_type, spare = soonest_place(world, row, job.nearest_tier, rows, now)
+    running = sort_by_end(world, now)
+    when, group, device_type, spare = soonest_place(world, row, job.nearest_tier, running, now)
     if group >= 0 and when - now <= rules.reserve_share * (now - job.queued_since_s):
         reserve(world, row, job.nearest_tier, group, device_type, when, spare, job.priority + 1)

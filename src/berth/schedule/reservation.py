@@ -53,16 +53,11 @@ def sort_by_end(world: World, now: float) -> int:
     return count
 
 
-@inlined
-def soonest_place(world: World, row: int, tier: int, rows: Array, now: float) -> tuple[float, int, int, int]:
-    """The same, given the running rows by expected end."""
-    return soonest_start(world, row, tier, len(rows), now)
-
-
 @deferred
-def soonest_start(world: World, row: int, tier: int, running: int, now: float) -> tuple[float, int, int, int]:
+def soonest_place(world: World, row: int, tier: int, running: int, now: float) -> tuple[float, int, int, int]:
     """(time, group, device type, devices to spare): when and where a tier first holds the gang; (inf, ...): never.
 
+    The first `running` rows of `World.ending` are those of running jobs by their expected end.
     Devices reserved for another job are not counted: how long it will run there is unknown.
     """
     if world.jobs[row].vector:
@@ -123,7 +118,6 @@ def soonest_for_need(
 ) -> tuple[float, int]:
     """(time, group): when and where a tier first has the devices of a shape; (inf, -1): never.
 
-    The first `running` rows of `World.ending` are those of running jobs by their expected end.
     Devices that jobs ahead in this pass wait for (`promised`) must have come free beside.
     """
     state, device_types = world.state[0], world.state[0].device_types
@@ -260,7 +254,7 @@ def reserve_soonest(world: World, row: int, tier: int, below: int, now: float) -
             if job.preemptible and not job.returned and precedes(world.jobs[row], job):
                 gives_way[i], job.returned = True, 1
                 return_devices(world, job.first_place)
-    until_s, group, device_type, spare = soonest_place(world, row, tier, rows, now)
+    until_s, group, device_type, spare = soonest_place(world, row, tier, len(rows), now)
     for i in range(len(rows)):
         if gives_way[i]:
             world.jobs[rows[i]].returned = 0

@@ -137,7 +137,7 @@ def test_a_part_of_two_types_lies_where_fewest_devices_of_these_are_to_spare(nee
     ],
     ids=["there is a place", "no machine has two", "there are too few"],
 )
-def test_the_reason_of_a_wait_tells_devices_too_far_apart_from_too_few(parts, start_s, code):
+def test_a_wait_for_devices_too_far_apart_has_another_reason_than_one_for_too_few(parts, start_s, code):
     """One device is free on each of two machines, until j0 ends at 100 s."""
     seen = [None]
 
