@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,6 +140,43 @@ def test_victims_are_the_cheapest_or_the_last_in_order(by_order, gpus, evictions
     run = play(ByCost(by_order), rows, [5])
     assert run.records["evictions"].tolist() == evictions
     assert run.records["first_start_s"][4] == 50.0
+
+
+@dataclass(frozen=True)
+class SomeStay(ByCost):
+    """Jobs of 500 s may not be evicted, others cost `cost_s`; the last in order are asked about first."""
+
+    gain_s: float = 0.0
+    cost_s: float = 100.0
+
+    @staticmethod
+    def gain(job: Any, here: float, there: float, now: float, params: Any) -> float:
+        return params.gain_s if job.work_s == 10.0 else 0.0
+
+    @staticmethod
+    def cost(victim: Any, job: Any, now: float, params: Any) -> float:
+        return math.inf if victim.work_s == 500.0 else params.cost_s
+
+
+@pytest.mark.parametrize("by_order", [False, True])
+@pytest.mark.parametrize(
+    ("gpus", "gain_s", "evicted", "start_s"),
+    [
+        (1, 141.0, 1, 50.0),
+        (1, 140.0, 0, 501.0),  # when j1 has ended
+        (2, 281.0, 2, 50.0),
+        (2, 280.0, 1, 501.0),
+        (3, 281.0, 2, 501.0),
+        (3, 141.0, 1, 503.0),  # and j3
+    ],
+)
+def test_jobs_that_may_not_be_evicted_stay_and_are_not_counted(by_order, gpus, gain_s, evicted, start_s):
+    """j1 and j3 stay: two of four devices can come free at 50 s. Each costs 100 s, and a restart of 40 s."""
+    rows = [(0, 1, 1000), (1, 1, 500), (2, 1, 1000), (3, 1, 500), (50, gpus, 10)]
+    run = play(SomeStay(by_order, gain_s), rows, [4])
+    assert run.records["first_start_s"][4] == start_s
+    assert run.records["evictions"].tolist()[1::2] == [0, 0]
+    assert run.records["evictions"].sum() == evicted
 
 
 def test_what_an_eviction_frees_beyond_need_goes_to_the_next_in_the_same_pass():

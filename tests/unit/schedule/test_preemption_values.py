@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from berth.schedule import Policy, Rules, StaticOrder
+from berth.schedule import Policy, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.records import WINDOW
 from berth.simulate.run import Run, Setting, simulate
 from berth.testing import check_policy, cluster, jobs
-from berth.testing.policies import EXERCISES
+from berth.testing.policies import EXERCISES, LeastLeft
 
 
 def play(rows: list, machines: Any, policy: str = "least-left", **setting: Any) -> Run:
@@ -78,6 +78,36 @@ def test_an_eviction_while_a_job_restores_costs_only_what_it_restored():
     run = play([(0, 8, 1000), (100, 8, 50), (160, 8, 50)], [8])
     assert run.records["end_s"].tolist() == [210 + 40 + 900, 150, 210]
     assert run.accounts["lost_gpu_s"].tolist() == [8 * (10 + 40), 0.0, 0.0]
+
+
+@dataclass(frozen=True)
+class Protected(LeastLeft):
+    """Least remaining work; no job is evicted before it has worked for `min_run_s`."""
+
+    min_run_s: float = 0.0
+
+    def rules(self) -> Rules:
+        return Rules(
+            order=StaticOrder(), preempt=PreemptByOrder(min_run_s=self.min_run_s, monotone_order=True)
+        )
+
+
+@pytest.mark.parametrize(
+    ("min_run_s", "starts_s", "end_s"),
+    [
+        (0.0, [100.0, 200.0], 1000.0 + 50 + 40 + 50 + 40),
+        (40.0, [100.0, 230.0], 230.0 + 50 + 40 + 860),  # it works again from 190 s on
+        (100.0, [100.0, 290.0], 290.0 + 50 + 40 + 800),
+        (150.0, [150.0, 200.0], 250.0 + 40 + 850),  # the second job follows the first at once
+    ],
+)
+def test_restoring_is_no_work_that_ends_the_protection_of_a_job(min_run_s, starts_s, end_s):
+    """Shorter jobs come at 100 s and 200 s; j0 makes way for each, and is back 50 s later for a restart of 40 s."""
+    rows = [(0, 4, 1000), (100, 4, 50), (200, 4, 50)]
+    setting = Setting(network="off", eviction_s=40.0, eviction_large_s=60.0)
+    run = check_policy(Protected(min_run_s), jobs(rows), cluster([4]), setting)
+    assert run.records["first_start_s"][1:].tolist() == starts_s
+    assert run.records["end_s"][0] == end_s
 
 
 def test_a_quota_is_made_free_only_by_a_job_of_the_same_virtual_cluster():

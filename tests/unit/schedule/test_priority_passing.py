@@ -102,6 +102,13 @@ def test_of_places_that_come_free_together_the_one_is_reserved_that_keeps_least_
     assert times["j3"][0] == 2.0
 
 
+def test_a_place_is_reserved_where_what_idles_is_not_needed_at_all():
+    # of m0 three devices idle and five come free at 100 s, so it has four to spare then; of m1, two and two, none
+    rows = [(0, 2, 100), (0, 5, 100), job(1, 4, 10, priority=5), job(2, 2, 1000), job(3, 3, 1000)]
+    times = started("required", rows, machines=(8, 4))
+    assert [times[name][0] for name in ("j2", "j3", "j4")] == [100.0, 2.0, 3.0]
+
+
 @pytest.mark.parametrize("policy", PASSING)
 def test_all_that_ends_at_the_reserved_moment_counts_as_spare(policy):
     # j0 alone makes enough room for j2 at 100 s, but j1 ends at that moment too: j3 delays no other job
