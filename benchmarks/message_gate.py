@@ -27,12 +27,8 @@ JOBS = 120
 LOAD = 0.9  # of the devices, by what jobs take alone
 # Devices are not shared, so only gangs that do not fill their machines share network cards.
 SIZES, WEIGHTS = (1, 2, 3, 5, 6, 10, 14), (0.15, 0.1, 0.15, 0.2, 0.2, 0.1, 0.1)
-MESSAGES = (
-    25e6,
-    100e6,
-    250e6,
-    550e6,
-)  # bytes: from a small convolutional net's to that of one with large dense layers
+# bytes: from a small convolutional net's to that of one with large dense layers
+MESSAGES = 25e6, 100e6, 250e6, 550e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +114,8 @@ class Cluster:
     held: list[Running] = field(default_factory=list)  # messages that wait
     sending: list[Running] = field(default_factory=list)
     ends_s: dict[int, float] = field(default_factory=dict)
-    events: list[tuple[float, int, Running | None]] = field(
-        default_factory=list
-    )  # arrivals; ends of computations
+    # arrivals; ends of computations
+    events: list[tuple[float, int, Running | None]] = field(default_factory=list)
 
     def run(self) -> list[float]:
         """Return the completion time of each job, from its arrival."""

@@ -28,11 +28,8 @@ class Benchmark:
     title: str
     target: str
     about: str
-    headline: tuple[str, str, str] = (
-        "",
-        "",
-        "",
-    )  # of the summary: how its table begins, its name, what to say
+    # of the summary: how its table begins, its name, what to say
+    headline: tuple[str, str, str] = "", "", ""
     always: bool = True  # part of `make bench`
 
     @property

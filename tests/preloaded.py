@@ -126,9 +126,8 @@ def main(address: str) -> None:
             if (child := os.fork()) == 0:
                 _become(json.loads(given), streams)
             running[os.pidfd_open(child)] = child, link
-            link.sendall(
-                f"{child:16}".encode()
-            )  # as long as the client reads: the exit code may follow at once
+            # as long as the client reads: the exit code may follow at once
+            link.sendall(f"{child:16}".encode())
             for stream in streams:
                 os.close(stream)
         for process in [one for one in running if one in ready]:

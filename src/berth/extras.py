@@ -6,9 +6,8 @@ from importlib.util import find_spec
 
 from berth.errors import InputError
 
-DISTRIBUTION = (
-    "berth-ml"  # on the public index `berth` is another project; the import and the command are `berth`
-)
+# on the public index `berth` is another project; the import and the command are `berth`
+DISTRIBUTION = "berth-ml"
 MODULES = {
     "cryptography": "train",
     "deap": "plan",

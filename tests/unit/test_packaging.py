@@ -17,9 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 TEXT = {".md", ".py", ".toml", ".js", ".html", ".yaml", ".yml", ".console"}
-OTHER_PROJECT = re.compile(
-    r"pip3? install\s+(?:-\S+\s+)*['\"]?berth(?![\w.-])"
-)  # of that name on the public index
+# of that name on the public index
+OTHER_PROJECT = re.compile(r"pip3? install\s+(?:-\S+\s+)*['\"]?berth(?![\w.-])")
 WITH_EXTRAS = re.compile(rf"{re.escape(DISTRIBUTION)}\[([\w, -]+)\]")
 
 

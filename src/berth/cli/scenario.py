@@ -118,9 +118,8 @@ def build_scenario(
     jobs = source.trace(written)
     if options.faults is not None:
         spec = parse_faults(options.faults)
-        draw_faults(
-            spec.at(options.seed), changed, horizon_of(jobs, changed)
-        )  # fails before anything is compiled
+        # fails before anything is compiled
+        draw_faults(spec.at(options.seed), changed, horizon_of(jobs, changed))
         setting = replace(setting, fault_spec=spec)
     large = too_large(jobs, changed)
     if len(large) == len(jobs):

@@ -42,9 +42,8 @@ def view(
     )
     typer.echo(f"{shown}\n  dashboard: {url}token={tokens.token}\n  Ctrl-C ends it", err=True)
     if open_:
-        webbrowser.open(
-            f"{url}code={tokens.codes.add(READER)}"
-        )  # a code: other users can read the arguments of a process
+        # a code: other users can read the arguments of a process
+        webbrowser.open(f"{url}code={tokens.codes.add(READER)}")
     config = uvicorn.Config(make_viewer(finished, tokens), log_level="warning", access_log=False)
     uvicorn.Server(config).run(sockets=[socket])
 

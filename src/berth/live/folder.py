@@ -32,9 +32,8 @@ def archive_supervisor(root: Path) -> Path:
     with zipfile.ZipFile(buffer, "w") as archive:
         for file in sorted(SUPERVISE.glob("*.py")):
             name = file.name if file.name == "__main__.py" else f"{SUPERVISE.name}/{file.name}"
-            archive.writestr(
-                zipfile.ZipInfo(name), file.read_bytes()
-            )  # without its time: the same bytes each time
+            # without its time: the same bytes each time
+            archive.writestr(zipfile.ZipInfo(name), file.read_bytes())
     if not target.exists() or target.read_bytes() != buffer.getvalue():
         write_whole(target, buffer.getvalue())
     return target

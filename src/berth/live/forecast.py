@@ -43,9 +43,8 @@ class Forecast:
     reasons: dict[str, int] = field(default_factory=dict)  # of the start: see schedule/reasons.py
     after: dict[str, list[str]] = field(default_factory=dict)  # jobs whose end allows its start
     displaced: dict[str, list[str]] = field(default_factory=dict)  # jobs that are evicted as it starts
-    reserved: dict[str, str] = field(
-        default_factory=dict
-    )  # by job that backfills: the job with the reservation
+    # by job that backfills: the job with the reservation
+    reserved: dict[str, str] = field(default_factory=dict)
     expected_ends: dict[str, float] = field(default_factory=dict)  # of the attempts that run now
     whole: bool = True  # every job came to its end
     complete: bool = True  # nothing more happens by itself; otherwise the events looked at did not suffice

@@ -18,6 +18,7 @@ from berth.errors import InputError
 from berth.live.profiles import NO_OTHER_KEYS, DeviceName
 from berth.spec import Spec
 from berth.units import seconds, size_bytes, usd_per_hour
+from berth.workload.shape_spec import part_to_dict
 from berth.workload.shapes import (
     MAX_ALTERNATIVES,
     MAX_PARTS,
@@ -172,19 +173,8 @@ def _sent_shape(shape: Shape) -> dict[str, Any]:
         "plan_digest": shape.plan_digest,
     }
     steps = {tier: f"{_decimal(step_s)}s" for tier, step_s in shape.step_s}
-    data = {"name": shape.name, "parts": [_sent_part(part) for part in shape.parts], "step": steps}
+    data = {"name": shape.name, "parts": [part_to_dict(part) for part in shape.parts], "step": steps}
     return data | {key: value for key, value in optional.items() if value is not None}
-
-
-def _sent_part(part: Part) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": part.name, "devices": dict(part.devices)}
-    if part.tier is not None:
-        data["tier"] = part.tier
-    if part.processes != 1:
-        data["processes"] = part.processes
-    if round(part.collective_bytes):
-        data["collective"] = f"{round(part.collective_bytes)}B"
-    return data
 
 
 def _decimal(number: float) -> str:

@@ -59,9 +59,8 @@ class Server:
     def __init__(self, options: Options) -> None:
         self.options = options
         with ExitStack() as undo:
-            self.store = Store(
-                options.state, adopt=options.adopt
-            )  # first: another controller has it, and the port
+            # first: another controller has it, and the port
+            self.store = Store(options.state, adopt=options.adopt)
             undo.callback(self.store.close)
             self._socket = listen(options.host, options.port)
             undo.callback(self._socket.close)

@@ -104,9 +104,8 @@ class JobSpec(Spec):
     duration: Annotated[Seconds, Field(gt=0)] | None = None
     grace: Annotated[Seconds, Field(le=86_400)] = 30.0  # between SIGTERM and SIGKILL
     restarts: Annotated[int, Field(ge=0, le=1_000_000, strict=True), Whole] = 3  # after failures
-    preemptible: Annotated[bool, Field(strict=True)] | None = (
-        None  # none given: evicted for others under every policy but `berth` by least service; may be migrated
-    )
+    # none given: evicted for others under every policy but `berth` by least service; may be migrated
+    preemptible: Annotated[bool, Field(strict=True)] | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000, strict=True), Whole] = 0
     required: Name | None = None  # a tier that it is never spread beyond
     preferred: Name | None = None  # a tier that is near enough: it does not wait for nearer

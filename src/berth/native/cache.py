@@ -33,20 +33,15 @@ _CacheImpl: Any = caching.CompileResultCacheImpl
 SEPARATE = ("plan", "train", "zoo")
 _CALLERS = ("cli", "live", "report", "testing")  # they call kernels, and no kernel calls them
 _ROOT = Path(__file__).parents[1]
-_MARKS = (
-    b"berth.native",
-    b"numba",
-    b"NamedTuple",
-)  # in every source of compiled functions or of their arrays' types
+# in every source of compiled functions or of their arrays' types
+_MARKS = b"berth.native", b"numba", b"NamedTuple"
 _NATIVE = tuple(
     f"native/{name}.py"
     for name in ("arrays", "cache", "deferred", "kernels", "linking", "pipeline", "structs")
 )  # they shape all compiled code
 _GUARDS = ("checks", "copies", "elements", "failures", "hooks", "limits", "lint", "sealed", "source")
-_POLICY_CODE = (
-    "native/functions.py",
-    *(f"schedule/{name}.py" for name in _GUARDS),
-)  # see native/functions.py
+# see native/functions.py
+_POLICY_CODE = "native/functions.py", *(f"schedule/{name}.py" for name in _GUARDS)
 _KEPT = 8  # folders of earlier sources that are kept
 _LOCK_FILE = "in-use"
 

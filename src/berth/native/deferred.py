@@ -40,9 +40,8 @@ _extending: Any = extending  # numba is untyped
 _types: Any = types
 _binding: Any = binding
 
-_COMPILE = (
-    "berth_compile_deferred"  # by name: code that is read from disk finds it wherever it is in this process
-)
+# by name: code that is read from disk finds it wherever it is in this process
+_COMPILE = "berth_compile_deferred"
 _SCALARS = {"int": types.int64, "float": types.float64, "bool": types.boolean, "None": types.void}
 _POINTER = ir.IntType(8).as_pointer()
 

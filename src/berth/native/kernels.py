@@ -37,9 +37,8 @@ _types: Any = types
 _normalize: Any = sigutils.normalize_signature
 _register_jitable: Any = extending.register_jitable
 
-COMPILER_LOCK: Any = (
-    global_compiler_lock  # numba's own, re-entrant: one thread at a time compiles or loads code
-)
+# numba's own, re-entrant: one thread at a time compiles or loads code
+COMPILER_LOCK: Any = global_compiler_lock
 _INNER = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True, "pipeline_class": InnerCompiler}
 
 

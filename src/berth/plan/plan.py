@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -340,8 +340,3 @@ def _min_replicas(problem: Problem, schedule: Schedule, facts: Any, device: int)
 
 def _rented(count: int, unit: int) -> int:
     return -(-count // unit) * unit
-
-
-def on_problem(plan: Plan, problem: Problem) -> Plan:
-    """Return the plan as one of another problem with the same choices: other limits, pins or throughput."""
-    return replace(plan, problem=problem)

@@ -123,9 +123,8 @@ class Problem:
     ring: Floats  # [type, 2, replicas]: seconds per byte, and seconds, of an all-reduce among 0, 1, 2 .. replicas
     host: HostPool = HostPool()
     max_replicas: int = UNLIMITED  # of one stage
-    message: Floats | None = (
-        None  # [choice, 2]: of every call at each boundary: seconds in and out, and computing
-    )
+    # [choice, 2]: of every call at each boundary: seconds in and out, and computing
+    message: Floats | None = None
     loop_s: float = 0.0  # of every stage, once per step
     epochs: float = 1.0
     fixed_usd_per_hour: float = 0.0

@@ -119,9 +119,8 @@ class StageNeeds:
         parts = self.with_rows(choice, elsewhere)
         taken = self.calls(schedule, parts)
         fits = taken <= rest[..., None] * (1 + EQUAL)
-        count = np.where(
-            fits.all(axis=-1), len(grid), fits.argmin(axis=-1)
-        )  # points that fit, from the first on
+        # points that fit, from the first on
+        count = np.where(fits.all(axis=-1), len(grid), fits.argmin(axis=-1))
         low = np.clip(count - 1, 0, len(grid) - 2)  # the segment; beyond the grid its slope continues
         base = np.take_along_axis(parts, low[None, ..., None], axis=-1)[..., 0]
         rise = np.take_along_axis(parts, low[None, ..., None] + 1, axis=-1)[..., 0] - base

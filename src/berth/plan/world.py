@@ -38,9 +38,8 @@ class WorldOptions:
     tables: tuple[str, ...] = TABLES  # places to choose from
     whole_machines: bool = False  # rent machines instead of devices
     micro: tuple[int, ...] = MICRO_BATCHES  # numbers of micro-batches to choose from
-    busy_cores: float = (
-        1.0  # share of the other cores of a machine that compute too: all, where machines are rented
-    )
+    # share of the other cores of a machine that compute too: all, where machines are rented
+    busy_cores: float = 1.0
     nic_share: float | None = None  # bytes per second of each device; None: its share of its machine's NIC
 
     def __post_init__(self) -> None:

@@ -98,9 +98,8 @@ def print_listing(
         for at, name in enumerate(columns)
     ]
     ids = columns.index("job") if "job" in columns else 0
-    words = [
-        at for at in range(1, left) if at != ids and columns[at] != "state"
-    ]  # shortened, the widest first
+    # shortened, the widest first
+    words = [at for at in range(1, left) if at != ids and columns[at] != "state"]
     widths = _reduced(widths, columns, [ids], out.width)
     shortened = _reduced(widths, columns, sorted(words, key=lambda at: -widths[at]), out.width)
     if _total(shortened) <= out.width:

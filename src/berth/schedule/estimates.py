@@ -22,10 +22,8 @@ from berth.schedule.records import CLASSES, EstimateKind, World
 
 _log, _exp = kernel(reproducible.log), kernel(reproducible.exp)
 
-PRIOR_S, PRIOR_SPREAD = (
-    3600.0,
-    2.5,
-)  # of a job about which nothing is known: median, deviation of the logarithm
+# of a job about which nothing is known: median, deviation of the logarithm
+PRIOR_S, PRIOR_SPREAD = 3600.0, 2.5
 _TRUST_SPREAD = 0.5  # of a user's estimates before any of their jobs has ended
 _PRIOR_WEIGHT = 2.0  # jobs that a wider class counts as against a narrower one
 _MAX_COUNT = 100.0  # older jobs fade out

@@ -95,11 +95,8 @@ _PROGRESS = [
 _ESTIMATE = [  # how long it takes, where that is not known: see estimates.py
     ("estimate_kind", "i4"),  # EstimateKind
     ("spread_row", "i4"),  # row of the tables for the spread of its duration
-    (
-        "classes",
-        "i4",
-        (CLASSES,),
-    ),  # rows of `World.history` of jobs like it, from the most to the least alike
+    # rows of `World.history` of jobs like it, from the most to the least alike
+    ("classes", "i4", (CLASSES,)),
     ("trust_class", "i4"),  # row for the estimates of its user
     ("given_s", "f8"),  # its user's estimate of the work; 0: none
     ("median_work_s", "f8"),  # median of its work before it has started
@@ -266,11 +263,8 @@ GROUP = np.dtype(  # [tier, group]
 # [group of tier 1]: machines by their free devices of each type, so that a search skips racks that can't be better
 RACK = np.dtype(
     [
-        (
-            "machines",
-            "i4",
-            (MAX_DEVICE_TYPES, MANY_FREE + 1),
-        ),  # with 0, 1, ... free; in the last entry also those with more
+        # with 0, 1, ... free; in the last entry also those with more
+        ("machines", "i4", (MAX_DEVICE_TYPES, MANY_FREE + 1)),
         ("present", "i8", (MAX_DEVICE_TYPES,)),  # one bit for each entry that is not 0
     ],
     align=True,
@@ -319,10 +313,8 @@ DEMAND = np.dtype(  # all jobs of one size
     [
         ("gpus", "i4"),
         ("waiting", "i4"),
-        (
-            "answers",
-            "i4",
-        ),  # what the policy said of such jobs under another number no longer holds: timers changed
+        # what the policy said of such jobs under another number no longer holds: timers changed
+        ("answers", "i4"),
     ],
     align=True,
 )
@@ -374,20 +366,19 @@ USER = np.dtype(  # what one user's jobs hold, and what they have used
     align=True,
 )
 
-CLUSTER = (
-    np.dtype(  # the totals that a hook reads; those of a user and a quota are of the job it is called for
-        [
-            ("device_types", "i8"),
-            ("devices", "i8", (MAX_DEVICE_TYPES,)),  # installed
-            ("free", "i8", (MAX_DEVICE_TYPES,)),
-            ("user_gpus", "i8"),
-            ("user_devices", "i8", (MAX_DEVICE_TYPES,)),
-            ("user_gpu_s", "f8"),
-            ("quota_gpus", "i8"),
-            ("quota_limit", "i8"),
-        ],
-        align=True,
-    )
+# the totals that a hook reads; those of a user and a quota are of the job it is called for
+CLUSTER = np.dtype(
+    [
+        ("device_types", "i8"),
+        ("devices", "i8", (MAX_DEVICE_TYPES,)),  # installed
+        ("free", "i8", (MAX_DEVICE_TYPES,)),
+        ("user_gpus", "i8"),
+        ("user_devices", "i8", (MAX_DEVICE_TYPES,)),
+        ("user_gpu_s", "f8"),
+        ("quota_gpus", "i8"),
+        ("quota_limit", "i8"),
+    ],
+    align=True,
 )
 
 PARAMS = np.dtype(
@@ -463,28 +454,20 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("waiting_for", "i8", (MAX_DEVICE_TYPES,)),  # jobs in the queue that would take it, times SHARES
         ("mean_waiting", "f8", (MAX_DEVICE_TYPES,)),  # the same over time
         ("wanted", "i8", (MAX_DEVICE_TYPES,)),  # devices of it that those jobs would take, times SHARES
-        (
-            "waiting_below",
-            "i8",
-            (MAX_DEVICE_TYPES,),
-        ),  # those of `waiting_for` whose priority is too low to count
+        # those of `waiting_for` whose priority is too low to count
+        ("waiting_below", "i8", (MAX_DEVICE_TYPES,)),
         ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
         ("priced_for", "i8"),  # the priority for which prices were set
         ("price_version", "i8"),
-        (
-            "price_s",
-            "f8",
-            (MAX_DEVICE_TYPES,),
-        ),  # seconds that a device-second costs each job that waits for it
+        # seconds that a device-second costs each job that waits for it
+        ("price_s", "f8", (MAX_DEVICE_TYPES,)),
         ("priced_s", "f8"),  # when these were computed
         ("promised", "i8", (MAX_DEVICE_TYPES,)),  # devices that jobs ahead in this pass wait for
         ("looked_ahead", "i8"),  # jobs of this pass for which ends of running jobs were looked at
         ("ends", "i8"),  # rows of `ending` that are in order as of `ends_s`
         ("ends_s", "f8"),
-        (
-            "choice_wake_s",
-            "f8",
-        ),  # when a job of this pass that waits for a better shape gives up, if nothing happens
+        # when a job of this pass that waits for a better shape gives up, if nothing happens
+        ("choice_wake_s", "f8"),
     ],
     align=True,
 )
@@ -573,9 +556,8 @@ class World(NamedTuple):
     segments: Array  # SEGMENT
     running: Array  # job rows
     ending: Array  # job rows by expected end as of the last look; some may no longer run
-    apart: (
-        Array  # rows of all jobs that run on several machines, where policies move those; some may no longer
-    )
+    # rows of all jobs that run on several machines, where policies move those; some may no longer
+    apart: Array
     victims: Array  # rows of running jobs that may be evicted, by order; entries of `threatened`, for gain
     threatened: Array  # THREATENED: running jobs that waiting ones may displace
     decisions: Array  # DECISION, in the order taken

@@ -14,9 +14,8 @@ from typing import Any
 
 Node = ast.FunctionDef | ast.Lambda
 
-_PARSER = (
-    threading.Lock()
-)  # Python 3.11's parser counts its depth per process: two threads in it disturb each other
+# Python 3.11's parser counts its depth per process: two threads in it disturb each other
+_PARSER = threading.Lock()
 
 
 def is_own(value: Any) -> bool:

@@ -39,9 +39,8 @@ SCHEMA: dict[str, pl.DataType] = {
     "until_s": pl.Float64(),
     "saves_s": pl.Float64(),
     "shape": pl.String(),  # of a job with alternatives; null for a plain gang
-    "types": pl.List(
-        pl.String()
-    ),  # of each place, where a shape has several: its device type, and @N in a tied part
+    # of each place, where a shape has several: its device type, and @N in a tied part
+    "types": pl.List(pl.String()),
 }
 _OF_SHAPES = ("shape", "types")  # null in all rows of a run of plain gangs, and then not in its digest
 

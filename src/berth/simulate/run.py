@@ -68,9 +68,8 @@ class Setting:
     eviction_large_s: float = 60.0
     checkpoint_s: float = 1800.0
     estimate_error: float = 0.0
-    estimates: Estimates = (
-        "known"  # what schedulers know of durations, to `estimate_error`; or what they learn
-    )
+    # what schedulers know of durations, to `estimate_error`; or what they learn
+    estimates: Estimates = "known"
     preemptible: float = 1.0  # share of the jobs that can be evicted and moved, where the trace does not say
     mix: Mix = field(default_factory=lambda: load_mix("balanced"))
     seed: int = 0
@@ -99,9 +98,8 @@ class Run:
     log_places: Array
     cpu_s: float
     livelock: str = ""  # why it was stopped before its end, see livelock.py
-    kept: Array | None = (
-        None  # of a long trace: the fields of its jobs' records that figures need, see window.py
-    )
+    # of a long trace: the fields of its jobs' records that figures need, see window.py
+    kept: Array | None = None
 
     @property
     def records(self) -> Array:

@@ -34,9 +34,8 @@ class LaunchConfig:
     servers: int = 1
     server: ServerConfig = field(default_factory=ServerConfig)  # common to all servers
     planned: PlannedRun | None = None  # the plan that the run executes
-    resident_stages: frozenset[int] = (
-        frozenset()
-    )  # whose tables are in the memory of the workers that use them
+    # whose tables are in the memory of the workers that use them
+    resident_stages: frozenset[int] = frozenset()
 
     @property
     def resident(self) -> bool:

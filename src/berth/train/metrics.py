@@ -24,9 +24,8 @@ def auc(scores: NDArray[np.floating[Any]], labels: NDArray[Any]) -> float:
     clicked = labels > 0.5
     order = np.argsort(scores)  # ties need no order: they share a rank
     ordered = scores[order]
-    ends = (
-        np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
-    )  # ranks of equal scores are shared
+    # ranks of equal scores are shared
+    ends = np.flatnonzero(np.append(ordered[1:] != ordered[:-1], True)) + 1
     starts = np.append(0, ends[:-1])
     ranks = np.repeat((starts + ends + 1) / 2, ends - starts)
     positives = int(clicked.sum())

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
 
 Metric = Literal["auc", "loss"]
-Tables = Literal[
-    "servers", "resident"
-]  # where tables are: on servers, or in the memory of the workers that use them
+# where tables are: on servers, or in the memory of the workers that use them
+Tables = Literal["servers", "resident"]
 
 _MICRO_BATCHES = 4
 _LARGEST_RATE = 3.4028234663852886e38  # float32, as rates of rows and of dense weights on servers are

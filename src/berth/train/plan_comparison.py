@@ -28,9 +28,8 @@ class StageComparison:
     measured_s: float | None  # of the slowest replica
     source: str  # of the predicted times: measured, modelled or stated
     tables: str = ""  # where the plan has its tables
-    exchange_predicted_s: float | None = (
-        None  # all-to-all of resident rows in one step, over the planned network
-    )
+    # all-to-all of resident rows in one step, over the planned network
+    exchange_predicted_s: float | None = None
     exchange_measured_s: float | None = None  # wall-clock time, with waiting for other replicas
 
 

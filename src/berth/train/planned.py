@@ -36,9 +36,8 @@ class PlannedRun:
     scale: Fraction = Fraction(1)
     is_scaled: bool = False  # whether the user gave a scale
     ranks: int | None = None  # processes of the environment that run the only stage, instead of those planned
-    resident_here: frozenset[int] = (
-        frozenset()
-    )  # stages of this run whose tables are in the memory of its workers
+    # stages of this run whose tables are in the memory of its workers
+    resident_here: frozenset[int] = frozenset()
 
     @property
     def layout(self) -> Layout:

@@ -31,9 +31,8 @@ class Result:
     best: Evaluation | None = None  # the best one
     best_checkpoint: str | None = None  # its folder, if it was kept
     stopped_early: bool = False  # by patience
-    tasks: Mapping[str, Mapping[str, float]] = field(
-        default_factory=dict
-    )  # AUC and log loss by label, of several
+    # AUC and log loss by label, of several
+    tasks: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         stop = "preempted" if self.preempted else "stopped early" if self.stopped_early else "done"

@@ -25,9 +25,8 @@ class StartedBy:
     job: str  # started again as a whole; "" if nothing would
     attempt: str  # of the job
     is_restart: bool  # of the job
-    program: (
-        str  # no other has this name: torchrun or the launcher, over their restarts, or else this process
-    )
+    # no other has this name: torchrun or the launcher, over their restarts, or else this process
+    program: str
 
 
 def started_by() -> StartedBy:

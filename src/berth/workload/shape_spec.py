@@ -235,7 +235,7 @@ def offer_to_dict(offer: Offer) -> dict[str, Any]:
 
 
 def _shape_to_dict(shape: Shape) -> dict[str, Any]:
-    data: dict[str, Any] = {"name": shape.name, "parts": [_part_to_dict(part) for part in shape.parts]}
+    data: dict[str, Any] = {"name": shape.name, "parts": [part_to_dict(part) for part in shape.parts]}
     steps = {tier: f"{seconds!r}s" for tier, seconds in shape.step_s}
     data["step"] = steps.get(EVERY, steps)
     if shape.examples_per_step is not None:
@@ -248,12 +248,13 @@ def _shape_to_dict(shape: Shape) -> dict[str, Any]:
     return data | {key: value for key, value in optional.items() if value is not None}
 
 
-def _part_to_dict(part: Part) -> dict[str, Any]:
+def part_to_dict(part: Part) -> dict[str, Any]:
+    """A part as it is written."""
     data: dict[str, Any] = {"name": part.name, "devices": dict(part.devices)}
     if part.tier is not None:
         data["tier"] = part.tier
     if part.processes != 1:
         data["processes"] = part.processes
-    if part.collective_bytes:
+    if round(part.collective_bytes):
         data["collective"] = f"{round(part.collective_bytes)}B"
     return data

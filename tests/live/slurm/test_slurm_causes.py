@@ -61,9 +61,8 @@ def test_a_time_limit_is_reported_and_does_not_restart_forever(desk, slurm):
     job = one.submit("trap 'exit 0' TERM; while :; do sleep 0.1; done", gpus=2, restarts=0)
     one.until_running(job)
     reader = Reader(one, job)
-    soon = time.strftime(
-        "%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 2)
-    )  # Slurm refuses a moment in the past
+    # Slurm refuses a moment in the past
+    soon = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(time.time() + 2))
     slurm.run("scontrol", "update", f"jobid={slurm_jobs(slurm)[0]}", f"EndTime={soon}")
     one.until(lambda: one.over(job), "it is over")
     assert reader.ends() == ["time-limit"]

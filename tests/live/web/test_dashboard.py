@@ -560,9 +560,8 @@ def test_a_page_finds_its_controller_again_after_a_restart(berth: Berth, look: L
     page.go_back()  # to what-if
     go(page, "#/")
     assert not page.evaluate("document.getElementById('live').classList.contains('on')")
-    until(
-        lambda: page.locator(".row:visible .name .id").all_inner_texts() == [urgent, wide]
-    )  # as it was then
+    # as it was then
+    until(lambda: page.locator(".row:visible .name .id").all_inner_texts() == [urgent, wide])
     stopped = page.evaluate("berth.time")  # nothing is known of later, so nothing ticks
     page.wait_for_timeout(1100)
     assert page.evaluate("berth.time") == stopped

@@ -46,12 +46,8 @@ def costs(**times):
         (4096, {"berth": 1.03, "served": 1.08}, 0.75, set()),
         (4096, {"berth": 1.04, "served": 1.08}, 0.75, {train.BERTH}),
         (4096, {"berth": 1.0, "served": 1.09}, 0.75, {train.SERVED}),
-        (
-            4096,
-            {"berth": 0.95, "served": 0.95, "same": 0.9},
-            0.75,
-            {train.BERTH},
-        ),  # a floor by faster products
+        # a floor by faster products
+        (4096, {"berth": 0.95, "served": 0.95, "same": 0.9}, 0.75, {train.BERTH}),
         (512, {"berth": 1.08, "served": 1.15}, 0.75, set()),
         (512, {"berth": 1.09, "served": 1.16}, 0.75, {train.SERVED, train.BERTH}),
         (512, {"berth": 1.0, "served": 1.3}, 0.7, {train.SERVED, train.BERTH}),

@@ -27,11 +27,8 @@ def ends(gate, jobs, e=0.0, a=0.0):
     ("gate", "e", "expected"),
     [
         ("SRSF(1)", 0.0, [5.0, 6.0]),  # the small one waits for the large one's end
-        (
-            "SRSF(2)",
-            0.0,
-            [6.0, 4.0],
-        ),  # at 2 s both send at half the rate; the large one has 3 bytes left then
+        # at 2 s both send at half the rate; the large one has 3 bytes left then
+        ("SRSF(2)", 0.0, [6.0, 4.0]),
         ("SRSF(n)", 0.0, [6.0, 4.0]),
         ("Ada-SRSF", 0.0, [6.0, 4.0]),  # a quarter is below one half
         ("SRSF(2)", 1.0, [7.0, 5.0]),  # 2 b + e: three seconds per byte beside each other

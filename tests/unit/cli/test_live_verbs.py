@@ -100,9 +100,8 @@ def test_the_queue_of_an_idle_cluster_is_one_line(live):
 def test_a_job_is_shown_where_it_runs_and_the_next_with_its_reason(live):
     first, second = submit(live, "--name", "wide", gpus=16), submit(live, "--name", "[next]", gpus=2)
     until(lambda: running(live, first))
-    until(
-        lambda: "blocker" in json.loads(live("why", second, "--json"))
-    )  # a forecast is kept for five seconds
+    # a forecast is kept for five seconds
+    until(lambda: "blocker" in json.loads(live("why", second, "--json")))
     shown = live("queue")
     assert "r0-m0:4, r0-m1:4 +2" in shown
     assert "[next]" in shown
@@ -138,9 +137,8 @@ def test_the_queue_shows_users_and_whole_ids_at_any_width(live, columns, monkeyp
     ]
     assert max(map(len, lines)) <= columns
     below = next(at for at, line in enumerate(lines) if long in line) + 1
-    assert ("needs" in lines[below - 1]) == (
-        columns == 160
-    )  # the reason has a column if there is room for one
+    # the reason has a column if there is room for one
+    assert ("needs" in lines[below - 1]) == (columns == 160)
     assert "needs 2 devices" in " ".join(" ".join(lines[below - 1 :]).split())
 
 

@@ -152,9 +152,8 @@ def test_a_mistake_is_one_message_and_exit_code_two(line, message, files, berth)
 @pytest.mark.parametrize("line", [line for line, _ in [*WRITTEN, *QUANTITIES] if line.startswith("train ")])
 def test_wrong_options_of_a_training_are_reported_before_torch_is_loaded(line, files, berth, monkeypatch):
     for module in ("devices", "recipes", "trainer", "worker"):
-        monkeypatch.setitem(
-            sys.modules, f"berth.train.{module}", None
-        )  # an import of it would be a traceback
+        # an import of it would be a traceback
+        monkeypatch.setitem(sys.modules, f"berth.train.{module}", None)
     assert berth(*line.split())[0] == 2
 
 

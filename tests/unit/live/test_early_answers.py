@@ -41,9 +41,8 @@ def test_no_answer_comes_before_the_body_that_its_route_does_not_need(served, re
     endpoint = getattr(served, reached)
     with connected(endpoint) as sock:
         sock.sendall(head(endpoint, path, 2))
-        assert not select.select([sock], [], [], 0.5)[
-            0
-        ]  # what is answered now is closed before the body comes
+        # what is answered now is closed before the body comes
+        assert not select.select([sock], [], [], 0.5)[0]
         sock.sendall(b"{}")
         assert sock.makefile("rb").readline().split()[1] == str(status).encode()
 

@@ -76,9 +76,8 @@ class Counting(dict):
 def test_a_long_queue_is_walked_a_few_times_not_once_for_each_job():
     order = [f"j{number}" for number in range(4_000)]
     reported = Forecast(0.0)
-    reported.starts = Counting(
-        {name: float(-place) for place, name in enumerate(order)}
-    )  # each overtakes all ahead
+    # each overtakes all ahead
+    reported.starts = Counting({name: float(-place) for place, name in enumerate(order)})
     reported.reasons = dict.fromkeys(order, ReasonCode.NEAREST)
     found = overtakers(order, reported)
     assert found["j0"].count == 3_999

@@ -168,9 +168,8 @@ def test_a_policy_that_fails_later_pauses_at_the_next_event(crank, mine, service
     live = crank(policy=str(mine))
     live.submit(16, 1000, "whole")
     live.submit(16, 1000, "waits")
-    assert (
-        service_of(live).jobs(ADMIN, over=False, limit=10)["total"] == 2
-    )  # its outlook fails: it is left out
+    # its outlook fails: it is left out
+    assert service_of(live).jobs(ADMIN, over=False, limit=10)["total"] == 2
     live.step(10, times=2)
     live.submit(1, 10, "next")
     live.step(1)

@@ -382,9 +382,8 @@ def test_methods_are_compared_with_the_margin_of_the_plan(berth):
 
 
 def widest(out):
-    return max(
-        len(line) for line in out.splitlines() if not line.startswith("wrote ")
-    )  # a path is as long as it is
+    # a path is as long as it is
+    return max(len(line) for line in out.splitlines() if not line.startswith("wrote "))
 
 
 @pytest.mark.slow

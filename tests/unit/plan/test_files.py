@@ -60,9 +60,8 @@ def test_a_plan_reads_back_as_it_was_written(file, solved):
     assert checked.plan.stages == plan.stages
     assert checked.plan.cost_usd == plan.cost_usd
     assert not checked.violations
-    assert ["event simulation reaches" in note for note in checked.notes] == [
-        True
-    ]  # by the formula alone it holds
+    # by the formula alone it holds
+    assert ["event simulation reaches" in note for note in checked.notes] == [True]
     assert len(plan.stages) > 1
 
 

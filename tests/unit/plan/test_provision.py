@@ -220,9 +220,8 @@ def test_the_serial_part_may_take_exactly_as_long_as_there_is():
     assert replicas(one_layer(alpha=0.0, throughput=1000.0 / (1 + 5e-10))) == [1]
     assert replicas(one_layer(alpha=0.0, throughput=1000.0 * (1 + 5e-10))) == [1]  # nine digits are equal
     assert replicas(one_layer(alpha=0.0, throughput=1000.0 * (1 + 2e-9))) == [0]
-    assert replicas(one_layer(alpha=0.5, throughput=2000.0)) == [
-        0
-    ]  # no number of replicas makes the rest vanish
+    # no number of replicas makes the rest vanish
+    assert replicas(one_layer(alpha=0.5, throughput=2000.0)) == [0]
 
 
 def test_a_layer_that_fills_the_memory_to_the_last_byte_fits():

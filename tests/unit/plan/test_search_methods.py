@@ -235,9 +235,8 @@ def test_another_objective_is_followed_from_the_plan_to_begin_with(name):
 
     outcome = run(name, given, 250 if name != "bayes" else 120, objective=distance, start=start)
     assert any((plan == start).all() for plan in tried[:64])
-    assert (
-        len(tried) == len({plan.tobytes() for plan in tried}) <= outcome.evaluations
-    )  # each is computed once
+    # each is computed once
+    assert len(tried) == len({plan.tobytes() for plan in tried}) <= outcome.evaluations
     if name.startswith("reinforce"):  # fresh weights learn slowly: better than most plans is enough
         assert outcome.curve[-1][1] <= 4.0
     else:

@@ -79,9 +79,8 @@ def test_a_call_takes_what_the_curve_says_between_and_beyond_its_points():
     assert step_s(of, [(0, 1, 0)], [1]) == pytest.approx([11.0])  # 100 examples
     assert step_s(of, [(0, 1, 0)], [2]) == pytest.approx([6.0])  # 50: on the line from 10 to 100
     assert step_s(of, [(0, 1, 0)], [20]) == pytest.approx([1.5])  # 5: on the line from 0 to 10
-    assert step_s(replace(of, batch=200.0), [(0, 1, 0)], [1]) == pytest.approx(
-        [21.0]
-    )  # beyond, the last slope
+    # beyond, the last slope
+    assert step_s(replace(of, batch=200.0), [(0, 1, 0)], [1]) == pytest.approx([21.0])
 
 
 def test_micro_batches_repeat_what_a_call_costs_and_overlap_what_moves():

@@ -124,9 +124,8 @@ def test_gandiva_takes_turns():
 def test_gandiva_states_its_own_cost_of_an_eviction():
     setting = Setting(network="off", eviction_s=40.0, eviction_large_s=40.0)
     run = play("gandiva", "8", [(0, 8, 120), (0, 8, 120)], setting)
-    assert (run.accounts["lost_gpu_s"] / run.records["evictions"]).tolist() == pytest.approx(
-        [0.8, 0.8]
-    )  # 8 GPUs
+    # 8 GPUs
+    assert (run.accounts["lost_gpu_s"] / run.records["evictions"]).tolist() == pytest.approx([0.8, 0.8])
 
 
 def test_themis_serves_the_job_that_waiting_stretches_most():

@@ -81,11 +81,8 @@ def test_order_is_as_each_policy_describes_it(policy, job, now, expected):
     [
         ({"queued_since_s": 30.0}, 100.0, 30.0),  # waiting: longest first
         ({"queued_since_s": 30.0, "tier": 0, "started_s": 100.0}, 100.0, 30.0),  # started in this very pass
-        (
-            {"queued_since_s": 30.0, "tier": 0, "started_s": 40.0},
-            100.0,
-            100.0,
-        ),  # its slice of 60 s ends at 100
+        # its slice of 60 s ends at 100
+        ({"queued_since_s": 30.0, "tier": 0, "started_s": 40.0}, 100.0, 100.0),
         ({"queued_since_s": 30.0, "tier": 0, "started_s": 41.0}, 100.0, 101.0),
     ],
 )
@@ -279,10 +276,8 @@ def test_inside_a_queue_running_jobs_come_first_and_those_that_just_sank_last(fi
         ({"tier": 0, "started_s": 30.0, "entered_s": 20.0}, 30.0),
         ({"tier": 0, "started_s": 30.0, "entered_s": 40.0}, 40.0),
         ({"tier": -1, "entered_s": 40.0}, 40.0),
-        (
-            {"tier": -1, "entered_s": 40.0, "last_eviction_s": 60.0},
-            -60.0,
-        ),  # evicted: before those that waited
+        # evicted: before those that waited
+        ({"tier": -1, "entered_s": 40.0, "last_eviction_s": 60.0}, -60.0),
         ({"tier": -1, "entered_s": 40.0, "last_eviction_s": 40.0}, 40.0),  # it sank when it was evicted
     ],
 )
@@ -338,9 +333,8 @@ def victim(**fields: Any) -> Case:
     return Case(**(facts | {"work_s": 10_000.0, "ran_s": 5000.0} | fields))
 
 
-HURT = Case(
-    slowdown=(1.0, 1.5, 4.0), work_s=100.0
-)  # before its first run: a quarter of its time is computation
+# before its first run: a quarter of its time is computation
+HURT = Case(slowdown=(1.0, 1.5, 4.0), work_s=100.0)
 
 
 @pytest.mark.parametrize(

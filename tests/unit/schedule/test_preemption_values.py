@@ -101,7 +101,7 @@ class Protected(LeastLeft):
         (150.0, [150.0, 200.0], 250.0 + 40 + 850),  # the second job follows the first at once
     ],
 )
-def test_restoring_is_no_work_that_ends_the_protection_of_a_job(min_run_s, starts_s, end_s):
+def test_a_job_that_restores_is_protected_until_it_has_worked_long_enough(min_run_s, starts_s, end_s):
     """Shorter jobs come at 100 s and 200 s; j0 makes way for each, and is back 50 s later for a restart of 40 s."""
     rows = [(0, 4, 1000), (100, 4, 50), (200, 4, 50)]
     setting = Setting(network="off", eviction_s=40.0, eviction_large_s=60.0)

@@ -191,9 +191,8 @@ def test_the_bytes_of_a_step_fall_by_the_hit_rate():
     rows = distinct * dim * 4 * half
     assert bare.to_host.bytes == rows  # a gradient for each distinct key
     numbers = bare.to_device.bytes - rows
-    assert (
-        0 < numbers <= half * examples * (8 + 2 * 4)
-    )  # keys; for each of them, and each distinct one, a place
+    # keys; for each of them, and each distinct one, a place
+    assert 0 < numbers <= half * examples * (8 + 2 * 4)
     cached, hit_rate = counted_steps(1000, steps, keys_of)
     assert hit_rate > 0.5
     # A miss costs a row and its gradient, or its record there and an evicted record back, twice as long.

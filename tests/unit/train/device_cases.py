@@ -120,10 +120,8 @@ def expected_copies(name, steps, on_device):
             here = now & of_step[step - 1][0] if is_known and step > 1 else now  # others were copied ahead
             ahead = of_step[step + 1][0] - now if is_known and 0 < step < steps - 1 else ()
             up += [row * len(here), 4 * count, row * len(ahead)]  # with the place of each key's row
-            down += [
-                row * len(now),
-                0 if is_known else 8 * count,
-            ]  # gradients of distinct rows; computed keys
+            # gradients of distinct rows; computed keys
+            down += [row * len(now), 0 if is_known else 8 * count]
         yield tuple((sum(size > 0 for size in sizes), sum(sizes)) for sizes in (up, down))
 
 

@@ -225,9 +225,8 @@ def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
         Wide(), ClickStream(1), TrainOptions(batch=BATCH, **learning), callbacks=alone
     ).run(12)
     plain = small.Session(Wide(), ClickStream(1), TrainOptions(batch=BATCH, lr=0.05)).run(12)
-    assert expected.losses[6:] != pytest.approx(
-        plain.losses[6:], rel=1e-3
-    )  # so they would not be equal by chance
+    # so they would not be equal by chance
+    assert expected.losses[6:] != pytest.approx(plain.losses[6:], rel=1e-3)
     saved = Checkpoints(tmp_path / "saved", every=6)
     options = TrainOptions(batch=BATCH, servers=1, mode=mode, geo_every=1, checkpoints=saved, **learning)
     seen, losses = Rates(), []
@@ -237,9 +236,8 @@ def test_a_learning_rate_schedule_and_adamw_do_what_they_do_in_one_process(
             assert session.resumed_from == (6 if losses else None)
             losses += session.run(until).losses
     assert losses == pytest.approx(expected.losses, rel=1e-4)
-    assert seen.rates == pytest.approx(
-        [0.05 / 25, *alone.rates[:11]]
-    )  # reported before the step of the schedule
+    # reported before the step of the schedule
+    assert seen.rates == pytest.approx([0.05 / 25, *alone.rates[:11]])
     assert max(seen.rates) > 5 * min(seen.rates)
 
 

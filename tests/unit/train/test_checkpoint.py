@@ -328,7 +328,6 @@ def test_a_disk_that_fills_while_tables_stream_costs_one_checkpoint(small, tmp_p
         "checkpoint of step 4 could not be written: No space left on device; the latest is that of step 2"
     ]
     chain = CheckpointStore(tmp_path / "run").chain(6)
-    assert [(one.step, one.kind) for one in chain] == [
-        (6, "full")
-    ]  # the changes were part of the save that failed
+    # the changes were part of the save that failed
+    assert [(one.step, one.kind) for one in chain] == [(6, "full")]
     session.close()

@@ -55,9 +55,8 @@ def test_a_connection_without_a_known_user_is_refused():
 
 def test_a_rank_that_listens_later_is_reached(monkeypatch):
     """A rank takes its connection to the gateway for one to the other rank, so none may be lost."""
-    monkeypatch.setattr(
-        gateways, "_is_own", lambda address, endpoint: True
-    )  # it listens at an address of its own here
+    # it listens at an address of its own here
+    monkeypatch.setattr(gateways, "_is_own", lambda address, endpoint: True)
     secret = Secret.random()
     here, there = Gateway(secret, "127.0.0.1"), Gateway(secret, "127.0.0.1")
     with here._tcp, there._tcp, socket.socket() as late, socket.socket() as free:

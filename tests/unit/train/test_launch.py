@@ -46,9 +46,8 @@ def config(workers, servers=0, *, resumable=False, **options):
 
 @pytest.mark.slow
 def test_all_end_well_and_nothing_is_said(monkeypatch):
-    monkeypatch.setenv(
-        "TORCHELASTIC_USE_AGENT_STORE", "True"
-    )  # torchrun started the launcher, not these workers
+    # torchrun started the launcher, not these workers
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
     here = "assert os.environ['WORLD_SIZE'] == '2' and 'TORCHELASTIC_USE_AGENT_STORE' not in os.environ"
     assert run(here) == (0, [])
 

@@ -289,9 +289,8 @@ def test_asked_to_stop_all_save_the_same_step_and_say_preempted(tmp_path):
     while not list((tmp_path / "run").glob("step-*/manifest.json")):
         assert process.poll() is None
         time.sleep(0.02)
-    assert (
-        signal_all(process.pid, signal.SIGTERM) == 5
-    )  # two servers, two workers, the launcher: as Slurm does
+    # two servers, two workers, the launcher: as Slurm does
+    assert signal_all(process.pid, signal.SIGTERM) == 5
     out, said = process.communicate(timeout=900)
     assert process.returncode == 0, said
     assert json.loads(out)["preempted"]

@@ -66,10 +66,8 @@ def test_all_processes_of_a_plan_are_predicted_what_the_plan_predicts(path):
         assert row.predicted_s < found.predicted_step_s
     assert [(row.planned, row.started) for row in found.stages] == [(8, 8), (4, 4)]
     assert [row.source for row in found.stages] == ["measured", "modelled"]
-    assert [row.measured_s for row in found.stages] == [
-        pytest.approx(0.08),
-        pytest.approx(0.04),
-    ]  # the slowest
+    # the slowest
+    assert [row.measured_s for row in found.stages] == [pytest.approx(0.08), pytest.approx(0.04)]
     assert (found.measured_step_s, found.measured_examples_per_s) == (0.5, 8000.0)
 
 

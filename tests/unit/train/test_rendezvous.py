@@ -43,10 +43,8 @@ ON_ONE_OF_TWO = {  # srun --nodelist node2
         ({**SLURM, "MASTER_PORT": "5000"}, RankInfo(2, 4, "gpu03", 5000)),
         ({**SLURM, "MASTER_ADDR": "10.0.0.3"}, RankInfo(2, 4, "10.0.0.3", 29512)),
         ({**SLURM, "SLURM_STEP_NUM_NODES": "5"}, RankInfo(2, 4, "gpu03", 29512)),
-        (
-            {**SLURM, "SLURM_STEP_NUM_NODES": "1"},
-            RankInfo(2, 4, "127.0.0.1", 29512),
-        ),  # names need not resolve
+        # names need not resolve
+        ({**SLURM, "SLURM_STEP_NUM_NODES": "1"}, RankInfo(2, 4, "127.0.0.1", 29512)),
         ({**SLURM, "SLURM_JOB_NUM_NODES": "1"}, RankInfo(2, 4, "127.0.0.1", 29512)),
         ({**ON_ONE_OF_TWO, "MASTER_ADDR": "node1"}, RankInfo(2, 4, "127.0.0.1", 29512)),
         ({**ON_ONE_OF_TWO, "MASTER_ADDR": "node1.cluster"}, RankInfo(2, 4, "127.0.0.1", 29512)),

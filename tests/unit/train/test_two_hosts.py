@@ -229,9 +229,8 @@ def test_a_rank_with_another_secret_is_one_message_and_nothing_is_lost(two_hosts
     ended = finish(train(two_hosts, *words, secrets=(SECRET, "77" * 32)))
     for rank, (code, said, errors) in enumerate(ended):
         assert (code, said) == (2, ""), errors
-        lines = [
-            line for line in errors.splitlines() if not line.startswith("[W")
-        ]  # torch cannot resolve names
+        # torch cannot resolve names
+        lines = [line for line in errors.splitlines() if not line.startswith("[W")]
         assert lines == [
             f"error: rank {1 - rank} does not have the secret of rank {rank}, so they can't train together",
             "  set BERTH_TRAIN_SECRET to the same value for all ranks",

@@ -46,9 +46,8 @@ class Events:
     async def stream(self, after: int | None) -> AsyncIterator[str]:
         """Yield the text of an event stream; `after` is the number of the listener's last record."""
         queue: Queue = asyncio.Queue()
-        self._listeners[queue] = (
-            asyncio.get_running_loop()
-        )  # before reading _kept: duplicates are dropped below
+        # before reading _kept: duplicates are dropped below
+        self._listeners[queue] = asyncio.get_running_loop()
         kept = list(self._kept)
         missed = [one for one in kept if after is not None and one[0] > after]
         last = after or 0

@@ -468,9 +468,8 @@ def _whole_characters(data: bytes, limit: int) -> int:
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     decoder.decode(data)
     whole = len(data) - len(decoder.getstate()[0])
-    return (
-        whole if whole or len(data) < limit else len(data)
-    )  # a limit below one character makes progress, too
+    # a limit below one character makes progress, too
+    return whole if whole or len(data) < limit else len(data)
 
 
 def _gains(ends: dict[str, tuple[float, float]], about: dict[str, dict[str, Any]]) -> dict[str, Any]:

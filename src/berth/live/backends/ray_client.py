@@ -61,12 +61,8 @@ class AgentClient:
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-P",
-                    str(AGENT),
-                    self._address,
-                ],  # -P: `import ray` must not find ray.py here
+                # -P: `import ray` must not find ray.py here
+                [sys.executable, "-P", str(AGENT), self._address],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

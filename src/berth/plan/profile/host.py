@@ -73,9 +73,8 @@ class HostRates(Spec):
     # Not in files of older versions:
     stage_call_s: Seconds = 0.0  # of a stage, for a micro-batch at one boundary: a message sent, one received
     stage_byte_s: Seconds = 0.0  # and for each byte of them
-    row_slowdown: Factor = (
-        1.0  # of work on rows and messages while all other cores of the machine do the same
-    )
+    # of work on rows and messages while all other cores of the machine do the same
+    row_slowdown: Factor = 1.0
     # of computing likewise, by the bytes that a call moves
     compute_slowdown_at: Annotated[dict[float, Factor], Field(min_length=1)] = {1e6: 1.0}  # noqa: RUF012
 

@@ -21,9 +21,8 @@ from berth.plan.search.learned_features import LAYER, PLACE, Features
 Cell = Literal["lstm", "rnn"]
 
 HIDDEN = 32
-_STAGE = (
-    4  # same type as before; serial computation and data of the stage with this layer; either is too long
-)
+# same type as before; serial computation and data of the stage with this layer; either is too long
+_STAGE = 4
 FORBIDDEN = -1e9
 
 

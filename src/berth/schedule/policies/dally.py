@@ -18,7 +18,6 @@ from berth.schedule.policies.waits import Censored, timer_from
 from berth.schedule.records import EstimateKind
 
 Mode = IntEnum("Mode", ["NO_WAIT", "FULL", "MANUAL", "TUNED"])
-
 Order = IntEnum("Order", ["EFF", "FIFO", "LAS"])  # most hurt by the network; arrival; least attained service
 
 
@@ -132,9 +131,8 @@ def held_out(job: JobView, now: float, cap: bool) -> tuple[int, float]:
     for tier in range(job.nearest_tier, job.widest_tier):
         timer = job.delay_timer_s[tier]
         if cap:
-            timer = min(
-                timer, job.estimated_remaining_s * max(0.0, job.slowdown[tier + 1] - job.slowdown[tier])
-            )
+            slower = max(0.0, job.slowdown[tier + 1] - job.slowdown[tier])
+            timer = min(timer, job.estimated_remaining_s * slower)
         due += timer
         if now < due:
             return tier, due

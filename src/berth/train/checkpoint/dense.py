@@ -103,9 +103,8 @@ def unpacked(value: Any, arrays: Arrays) -> Any:
         return value
     if "tensor" in value:
         raw, dtype = torch.from_numpy(arrays[value["tensor"]]), getattr(torch, value["dtype"])
-        tensor = (raw.view(dtype) if len(raw) else raw.to(dtype)).reshape(
-            value["shape"]
-        )  # empty tensors have no bytes
+        # empty tensors have no bytes
+        tensor = (raw.view(dtype) if len(raw) else raw.to(dtype)).reshape(value["shape"])
         return tensor.numpy().view(np.uint32) if value["tensor"] == "random/numpy/1" else tensor
     if "counts" in value:
         return Counter(dict(value["counts"]))

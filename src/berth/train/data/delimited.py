@@ -28,9 +28,8 @@ def text_schema(path: Path) -> tuple[Schema, frozenset[str]]:
     These have a number among the text, or no value at all.
     """
     separator, head, first = _head(path)
-    ends = np.flatnonzero(first == _NEWLINE)[
-        : _INFERRED + 1
-    ]  # no further: polars may parse lines after n_rows
+    # no further: polars may parse lines after n_rows
+    ends = np.flatnonzero(first == _NEWLINE)[: _INFERRED + 1]
     text = io.BytesIO(first[: ends[-1] + 1 if len(ends) else None].tobytes())
     _names(path, head, separator)
     with _reporting(str(path)):

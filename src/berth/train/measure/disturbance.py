@@ -87,9 +87,8 @@ def cpu_s_of_tree(pid: int) -> float:
     """Return the CPU seconds of a process and of all that it started, with those that have ended."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        ended = sum(map(int, fields[11:15])) / os.sysconf(
-            "SC_CLK_TCK"
-        )  # user, system; of children that ended
+        # user, system; of children that ended
+        ended = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
         return ended + sum(map(cpu_s_of_tree, children(pid)))
     except (OSError, ValueError):  # it has just ended
         return 0.0

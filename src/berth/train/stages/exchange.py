@@ -103,9 +103,8 @@ class StageExchange:
         self._incoming = _of_receiver(pieces(counts[stage - 1], counts[stage]), replica) if stage else []
         last = stage + 1 == layout.stages
         self._outgoing = [] if last else _of_sender(pieces(counts[stage], counts[stage + 1]), replica)
-        self._received: deque[list[int]] = (
-            deque()
-        )  # examples of each incoming piece, by micro-batch in flight
+        # examples of each incoming piece, by micro-batch in flight
+        self._received: deque[list[int]] = deque()
         self._sent: deque[int] = deque()  # examples, by micro-batch in flight
 
     def send(self, batch: MicroBatch) -> None:

@@ -203,10 +203,8 @@ def apply(
 ) -> None:
     """Update each row with its gradient (`grads` is flat); negative places are skipped."""
     near = len(places) - _AHEAD
-    wide, weights = (
-        np.uint64(width),
-        np.uint64(dim),
-    )  # unsigned: no sign checks, so loops vectorise
+    # unsigned: no sign checks, so loops vectorise
+    wide, weights = np.uint64(width), np.uint64(dim)
     for number in range(len(places)):
         if number < near and places[number + _AHEAD] >= 0:
             soon = np.int64(places[number + _AHEAD]) * width

@@ -52,13 +52,11 @@ class Table:
         self.decay = decay
         self.day = 0
         self.counts = Counts()
-        self.numbers = (
-            self.optimiser.numbers()
-        )  # of the optimiser; those of dense weights change during a run
+        # of the optimiser; those of dense weights change during a run
+        self.numbers = self.optimiser.numbers()
         self._removed: list[Keys] = []  # since the last save
-        self._pulled: tuple[DedupedKeys, Places, int] | None = (
-            None  # the last batch, where it is, removals then
-        )
+        # the last batch, where it is, removals then
+        self._pulled: tuple[DedupedKeys, Places, int] | None = None
         self.width = len(self._initial_state()) + dim
         self.store = _store(self.width, memory_bytes, folder)
 
@@ -255,9 +253,8 @@ class Table:
         return pulled[1]
 
     def _pushed_places(self, keys: Keys, create: bool) -> Places:
-        counted = (
-            self.admission_filter is not None and self.admission_filter.rule.kind == "count"
-        )  # rows are created by pulls
+        # rows are created by pulls
+        counted = self.admission_filter is not None and self.admission_filter.rule.kind == "count"
         return self._places(keys, create and not counted, distinct=True)
 
     def _apply(self, keys: Keys, places: Places, gradients_by_key: Floats, views: Floats | None) -> None:

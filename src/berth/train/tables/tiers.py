@@ -192,9 +192,8 @@ class TieredStore(Store):
         try:
             self._spill(keys[:found], victims[:found])
         finally:
-            self.references[victims[:found]] = (
-                0  # otherwise a record that failed to spill could never be evicted
-            )
+            # otherwise a record that failed to spill could never be evicted
+            self.references[victims[:found]] = 0
         self._compact()
 
     def _spill(self, keys: Keys, places: Places) -> None:

@@ -305,9 +305,8 @@ def test_pushes_without_pulls_are_bounded_and_all_arrive(in_flight, shared):
         store = opened(running, options=ClientOptions(shared=shared, in_flight=in_flight, timeout_s=300))
         for step in range(12):
             keys, gradients = batch(step, 6000)
-            keys = keys * np.uint64(6000) + np.arange(
-                6000, dtype=np.uint64
-            )  # distinct: too many to share a message
+            # distinct: too many to share a message
+            keys = keys * np.uint64(6000) + np.arange(6000, dtype=np.uint64)
             store.push("rows", keys, gradients)
             table.push(keys, gradients)
             assert max(link.pushes_in_flight for link in store.pool) <= in_flight
