@@ -11,7 +11,7 @@ import pytest
 from berth.schedule.delay_timers import record_wait
 from berth.schedule.records import WINDOW
 from berth.schedule.scarcity import SHARES, add_demand, price_of, price_shape, set_prices, update_prices
-from berth.schedule.totals import fill_totals
+from berth.schedule.totals import charge_user, fill_totals
 
 
 def plain(kernel: Any) -> Any:
@@ -165,3 +165,19 @@ def test_waits_fill_a_window_and_then_replace_the_oldest():
     assert stats.wait_s == [10.0 * number for number in expected]
     assert stats.at_s == [100.0 + number for number in expected]
     assert stats.gave_up == [number % 2 for number in expected]
+
+
+@pytest.mark.parametrize(("now", "gpu_s"), [(10.0, 100.0), (60.0, 100.0 + 3 * 50.0), (5.0, 100.0)])
+def test_service_is_counted_up_to_a_change_of_what_a_user_holds(now, gpu_s):
+    """Three devices were held since 10 s; a job of two more starts on type 1."""
+    user = SimpleNamespace(devices=[2, 1], gpus=3, gpu_s=100.0, updated_s=10.0)
+    world = SimpleNamespace(
+        users=[user],
+        jobs=[SimpleNamespace(user=0, vector=0, first_place=0)],
+        places=[SimpleNamespace(host=4)],
+        hosts={4: SimpleNamespace(device_type=1)},
+    )
+    plain(charge_user)(world, 0, 2, now)
+    assert (user.gpu_s, user.updated_s, user.gpus, user.devices) == (gpu_s, max(now, 10.0), 5, [2, 3])
+    plain(charge_user)(world, 0, -2, now)
+    assert (user.gpu_s, user.gpus, user.devices) == (gpu_s, 3, [2, 1])

@@ -6,6 +6,7 @@ Without a network a shape of s seconds a step takes s seconds for each of the jo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -13,6 +14,7 @@ import pytest
 
 from berth.schedule import Defragment, Policy, PreemptByGain, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy
+from berth.schedule.shape_choice import take_shape
 from berth.simulate.events import event_frame
 from berth.simulate.run import Run, Setting, simulate
 from berth.testing import cluster
@@ -186,3 +188,56 @@ def test_a_part_tied_to_one_machine_has_none_evicted_where_they_would_free_devic
     rows = [(0, (4, 1000.0)), (0, (4, 500.0)), (0, (4, 1000.0)), (0, (4, 500.0)), (50, PART)]
     run = play(rows, [8, 8], Gains(), preemptible=[0, 1, 0, 1, 1])
     assert run.records["evictions"].tolist() == [0] * 5
+
+
+@pytest.mark.parametrize(
+    ("until_s", "start"), [(800.0, (800.0, "8")), (990.0, (500.0, "2"))], ids=["still sooner", "no longer"]
+)
+def test_what_a_job_has_waited_for_a_shape_counts_against_waiting_on(until_s, start):
+    """j1 could run for 1,000 s on two devices from 1 s on, and waits for j0 to end at 500 s to run for 100 s on eight.
+
+    j2, of a higher priority, takes the other four devices at 499 s until `until_s`: by then j1 has waited half of
+    those 1,000 s.
+    """
+    either = offer(100, (2, 10.0), (8, 1.0))
+    rows = [(0, (4, 500.0)), (1, either), (499, (4, until_s - 499.0))]
+    run = play(rows, [8], preemptible=[0, 1, 0], priority=[0, 0, 1])
+    assert run.records["first_start_s"][2] == 499.0
+    assert shapes(run, "j1")[0] == start
+
+
+def test_a_job_described_by_another_shape_has_the_same_work_in_seconds_of_that():
+    """A unit of work takes three times as long, on devices of types 0 and 2."""
+    times = ("work_s", "done_s", "given_s", "median_work_s", "index_s", "true_remaining_s")
+    times = (*times, "estimated_remaining_s", "checkpointed_remaining_s")
+    job = SimpleNamespace(shape=4, answers=3, slowdown=[1.0] * 8, **dict.fromkeys(times, 10.0))
+    other = {
+        "gpus": 6,
+        "vector": 1,
+        "device_type": -1,
+        "need": [4, 0, 2, 0, 0, 0, 0, 0],
+        "nearest_tier": 1,
+        "widest_tier": 2,
+        "message_bytes": 7.0,
+        "slowdown": [1.0, 1.5, 2.0, 2.0, 2.0, 2.0, 2.0, 2.0],
+    }
+    here = SimpleNamespace(unit_s=2.0)
+    world = SimpleNamespace(jobs=[job], shapes={4: here, 5: SimpleNamespace(unit_s=6.0, **other)})
+    take = getattr(take_shape, "py_func", take_shape)
+    take(world, 0, 4)
+    assert (job.shape, job.answers, job.work_s) == (4, 3, 10.0)
+    take(world, 0, 5)
+    assert [getattr(job, name) for name in times] == [30.0] * len(times)
+    assert (job.shape, job.answers, job.device_type_mask) == (5, -1, 0b101)
+    described = {name: getattr(job, name) for name in other if name != "need"}
+    assert described == {name: value for name, value in other.items() if name != "need"}
+
+
+def test_a_job_does_not_count_on_devices_for_which_one_ahead_of_it_waits():
+    """j1 and j2 could run for 1,000 s on the two free devices of ten; each would end sooner on eight, from 600 s on.
+
+    j1 waits for those. j2 would have them after j1 only, so it starts on two.
+    """
+    either = offer(100, (2, 10.0), (8, 1.0))
+    run = play([(0, (8, 600.0)), (1, either), (2, either)], [10], preemptible=[0, 1, 1])
+    assert (shapes(run, "j1")[0], shapes(run, "j2")[0]) == ((600.0, "8"), (2.0, "2"))
