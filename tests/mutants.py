@@ -53,7 +53,8 @@ class Package:
 
 PASS = (
     "start_waiting allocation progress queue placement reservation preempt_by_order preempt_for_gain migrate_nearer "
-    "relax_locality defragment balance decide delay_timers links policies/waits"
+    "relax_locality defragment balance decide delay_timers links segments asking threatened totals groups claims "
+    "shapes shape_choice scarcity reshape policies/waits"
 )
 
 
@@ -69,12 +70,13 @@ PACKAGES = {
             *of(
                 "schedule",
                 "places held_places kinds waiting victims lwf policies berth_policy regressions dally gain_values "
-                "move_values lookahead_values place_choice",
+                "move_values lookahead_values place_choice segment_values part_places reservation_values shape_values "
+                "price_values preemption_values priority_passing wait_values",
             ),
             *of("simulate", "quotas faults"),
         ),
-        of("simulate", "audit explain_job"),
-        "rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk every_policy "
+        (*of("simulate", "audit explain_job"), *of("schedule", "long_queues")),
+        "127 129 200 299 rounds_no_longer rounds_that endless same_stream wrong_remaining has_sunk every_policy "
         "too_soon delay_timers_again without_preemption is_compiled_only are_sorted_whatever",
     ),
     "plan": Package(

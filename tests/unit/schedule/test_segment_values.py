@@ -170,13 +170,14 @@ def test_jobs_of_one_size_are_asked_again_where_a_segment_may_have_some():
 
 def test_a_segment_knows_the_least_of_what_its_jobs_need():
     one = segment(3)
+    assert (one.demands, one.fixed, one.gains) == (0, 0, 0)
     segments.add_needs(one, job(6, demand=3, asked_until_s=80.0))
     segments.add_needs(one, job(4, demand=66, asked_tier=1, widest_tier=1, priority=-2))  # runs 150 s
-    segments.add_needs(one, job(8, demand=0, asked_tier=1, estimated_remaining_s=20.0, preemptible=0))
+    segments.add_needs(one, job(8, demand=5, asked_tier=1, estimated_remaining_s=20.0, preemptible=0))
     assert one.need[:3] == [6, 4, NONE]
     assert one.need_spread[:3] == [NONE, 4, 6]
     assert (one.until_s, one.shortest_s) == (80.0, 30.0)
-    assert (one.demands, one.priority, one.fixed) == (0b1101, -2, 1)
+    assert (one.demands, one.priority, one.fixed) == (0b101100, -2, 1)
 
 
 @pytest.mark.parametrize(

@@ -120,10 +120,10 @@ class NearWhileRich(Policy):
     ("devices", "user", "start_s"), [(4, "a", 5.0), (3, "a", 300.0), (3, "b", 300.0), (3, "c", 5.0)]
 )
 def test_which_place_a_job_accepts_and_until_when_may_depend_on_what_its_user_holds(devices, user, start_s):
-    """One device is free on each machine; users a and b hold the three others of each, and c holds none."""
-    rows = [("a", 0, 3, 1000), ("b", 0, 3, 2000), (user, 5, 2, 10)]
+    """One device is free on each machine; users a and b hold the three others of each, and c and d hold none."""
+    rows = [("a", 0, 3, 1000), ("b", 0, 3, 2000), (user, 5, 2, 10), ("d", 5, 8, 1)]
     run = simulate(trace_of(rows), cluster([4, 4]), NearWhileRich(float(devices)), OFF)
-    assert run.records["first_start_s"].tolist() == [0.0, 0.0, start_s]
+    assert run.records["first_start_s"].tolist() == [0.0, 0.0, start_s, 2000.0]
 
 
 class Recount:
