@@ -5,8 +5,9 @@
 Every policy on the same traces: workload x load x congestion, with remaining times known to +-50 %, learned from jobs
 that have ended, or not known at all, and with no, half or all jobs preemptible. Baselines get the same estimates.
 In each cell berth is compared with the best baseline there, by mean completion time, and over all cells with the
-best single baseline. Also printed: the distance to a lower bound that no schedule is below. Exits with 1 if a bar
-is missed.
+best single baseline. A cell in which the interval of its seeds includes the bar is decided by more of them, whether its
+mean is below or above. Also printed: the distance to a lower bound that no schedule is below. Exits with 1 if a
+bar is missed.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from policies import Ratio
 from results import Bar, Figure, figure, finish, options, show
 
 WITHIN, BETTER_BY, P99_WITHIN, MAKESPAN_WITHIN = 0.02, 0.10, 0.05, 0.02
+MORE_SEEDS = 25  # where fewer do not decide
 MEAN, P99, MAKESPAN = 0, 1, 2
 _ON_AVERAGE = (
     ("mean JCT", 1 - BETTER_BY),
@@ -101,6 +103,11 @@ def judge(results: Results, cell: Cell, seeds: range, own: str = OWN) -> Judged:
         least_makespan=farthest[1],
         above_bound=geometric(figures[own][:, MEAN] / np.array(bounds)),
     )
+
+
+def undecided(judged: Sequence[Judged]) -> list[Cell]:
+    """The cells in which the interval of the mean JCT includes its bar."""
+    return [one.cell for one in judged if one.mean_jct.low <= 1 + WITHIN <= one.mean_jct.high]
 
 
 def best_single(results: Results, wanted: Sequence[Cell], seeds: range, at: int) -> tuple[str, float]:
@@ -192,10 +199,16 @@ def main() -> int:
     parser.add_argument("--cells", action="store_true", help="print every cell")
     given = parser.parse_args()
     wanted, seeds = cells(given.quick, given.every_share), range(FIRST_SEED, FIRST_SEED + given.seeds)
-    results = sweep(
-        wanted, seeds, lambda cell: (*baselines(cell), OWN), given.cache, given.workers, _progress
-    )
+
+    def played(chosen: list[Cell], of: range) -> Results:
+        return sweep(chosen, of, lambda cell: (*baselines(cell), OWN), given.cache, given.workers, _progress)
+
+    results = played(wanted, seeds)
     judged = [judge(results, cell, seeds) for cell in wanted]
+    more = range(FIRST_SEED, FIRST_SEED + max(given.seeds, MORE_SEEDS))
+    again = set(undecided(judged))
+    results |= played(sorted(again), more)
+    judged = [judge(results, one.cell, more) if one.cell in again else one for one in judged]
     parts: list[tuple[str, Callable[[Cell], bool]]] = [
         *((f"Remaining times: {knows}", lambda cell, k=knows: cell.knows == k) for knows in KNOWS),
         *(
@@ -215,7 +228,9 @@ def main() -> int:
     if given.cells:
         show_cells(judged)
     show(found)
-    console().print(f"{CLUSTER}, {len(wanted)} cells, {given.seeds} seeds; modelled network")
+    console().print(
+        f"{CLUSTER}, {len(wanted)} cells, {given.seeds} seeds, {len(again)} cells with {len(more)}; modelled network"
+    )
     return finish("contest", found, given.results, shown=True)
 
 

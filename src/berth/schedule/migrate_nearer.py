@@ -30,13 +30,7 @@ def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
         fixed = not job.movable or job.vector or job.shape_count > 1
         if job.started_s == now or fixed:
             continue
-        nearer = -1
-        if job.tier > job.nearest_tier:
-            advance_progress(job, now)
-            nearer = nearer_tier(world, row)
-        if nearer >= 0:
-            migrate_to(world, hooks, row, nearer, now)
-        else:
+        if job.tier == job.nearest_tier or not approach(world, hooks, row, now):
             rebalance(world, hooks, row, now)
 
 
@@ -61,28 +55,24 @@ def spread_jobs(world: World) -> Array:
 
 
 @kernel
-def nearer_tier(world: World, row: int) -> int:
-    """The nearest tier with a free place for a running job that is nearer than its own, or -1."""
-    job = world.jobs[row]
-    balanced = sensitive_to_imbalance(world, job)
-    device_type = world.hosts[world.places[job.first_place].host].device_type
-    tier, _ = find_place(world, device_type, job.gpus, job.nearest_tier, job.tier - 1, balanced)
-    return tier
+def approach(world: World, hooks: Hooks, row: int, now: float) -> bool:
+    """Moves a running job to a place at a nearer tier, if it pays; its own devices count as free.
 
-
-@kernel
-def migrate_to(world: World, hooks: Hooks, row: int, tier: int, now: float) -> None:
-    """Moves a running job to a place at a nearer tier, if it pays."""
+    Returns whether there is such a place.
+    """
     job = world.jobs[row]
-    saves_s = hooks.gain(job, job.slowdown[job.tier], job.slowdown[tier], now, world.params[0])
-    if saves_s <= world.rules[0].migrate_gain * restore_cost_s(world, job.gpus):
-        return
+    advance_progress(job, now)
     balanced = sensitive_to_imbalance(world, job)
     device_type = world.hosts[world.places[job.first_place].host].device_type
     return_devices(world, job.first_place)
-    # with its own devices free there may be a place that is nearer still
-    tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, tier, balanced)
-    move_up(world, row, device_type, tier, group, saves_s, now)
+    tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, job.tier - 1, balanced)
+    if tier >= 0:
+        saves_s = hooks.gain(job, job.slowdown[job.tier], job.slowdown[tier], now, world.params[0])
+        if saves_s > world.rules[0].migrate_gain * restore_cost_s(world, job.gpus):
+            move_up(world, row, device_type, tier, group, saves_s, now)
+            return True
+    reclaim(world, job.first_place)
+    return tier >= 0
 
 
 @kernel

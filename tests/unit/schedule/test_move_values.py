@@ -89,6 +89,14 @@ def test_a_job_on_one_machine_stays():
     assert moves(run) == []
 
 
+def test_its_own_devices_count_as_free_for_a_job_that_moves_nearer():
+    # j4 has one device of m0 and one of m1 from 100 s on; the other device of m0 comes free at 300 s.
+    run = play(Moves(1e6), [(0, 1, 100), (0, 1, 300), (0, 1, 100), (0, 1, 5000), (0, 2, 1000)], [2, 2])
+    assert places(run, "j4") == ["m0:1", "m1:1"]
+    assert moves(run) == [(300.0, "j4", ["m0:2"])]
+    assert run.records["end_s"][4] == 1140.0
+
+
 def test_of_several_spread_jobs_each_that_finds_a_place_moves():
     # Two gangs are spread over m0 and m1, from 100 s and from 200 s; m2 has room for both from 300 s on.
     singles = [(0, 1, 100), (0, 1, 200), (0, 1, 5000)] * 2
