@@ -52,8 +52,8 @@ class Package:
 
 
 PASS = (
-    "start_waiting allocation progress queue placement reservation preempt_by_order preempt_for_gain migrate_nearer "
-    "relax_locality defragment balance decide delay_timers links policies/waits"
+    "start_waiting allocation progress queue placement reservation preempt_by_order preempt_for_gain victims "
+    "migrate_nearer relax_locality defragment balance decide delay_timers links policies/waits"
 )
 
 
