@@ -52,9 +52,9 @@ class Package:
 
 
 PASS = (
-    "start_waiting allocation progress queue placement reservation preempt_by_order preempt_for_gain migrate_nearer "
-    "relax_locality defragment balance decide delay_timers links segments asking threatened totals groups claims "
-    "shapes shape_choice scarcity reshape policies/waits"
+    "start_waiting allocation progress queue placement reservation preempt_by_order preempt_for_gain victims "
+    "migrate_nearer relax_locality defragment balance decide delay_timers links segments asking threatened totals "
+    "groups claims shapes shape_choice scarcity reshape policies/waits"
 )
 
 

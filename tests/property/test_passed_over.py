@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from berth.schedule.policies.dally import Dally
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.run import Setting, simulate
 from berth.testing.builders import cluster, faults, jobs
@@ -87,3 +88,32 @@ def test_a_crowd_of_which_half_can_be_preempted_is_too(name):
     machines = cluster([[4, 4, 8], [4, 4, 8]])
     for seed in (6, 10, 12, 14):
         decides_the_same(crowd(seed, 200), machines, load_policy(name), Setting(preemptible=0.5))
+
+
+@dataclass(frozen=True)
+class PromisesNothing(Dally):
+    """Is asked what each victim costs each job."""
+
+    def rules(self):
+        rules = super().rules()
+        return replace(rules, preempt=replace(rules.preempt, cost_by_order=False))
+
+
+HASTY = {
+    "margin": 0.2,
+    "min_run": 10.0,
+    "budget": 60.0,
+    "nearly_done": 200.0,
+    "machine": 500.0,
+    "rack": 500.0,
+}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_victims_cost_need_not_be_asked_again_for_every_job(seed):
+    machines = cluster([[4, 4, 8], [4, 4, 8]])
+    setting = Setting(network=("on", "static")[seed // 2], congestion=20.0, log=True, eviction_s=2.0)
+    runs = [simulate(crowd(seed), machines, kind(**HASTY), setting) for kind in (Dally, PromisesNothing)]
+    assert runs[0].clock[0]["evictions"] > 0
+    assert runs[0].clock[0]["moments"] == runs[1].clock[0]["moments"]
+    assert runs[0].log.tobytes() == runs[1].log.tobytes()

@@ -85,6 +85,7 @@ def assign(world: World, row: int, claim: int, tier: int, now: float, reason: in
     job.tier = tier
     job.state = JobStatus.RUNNING
     job.started_s = job.updated_s = now
+    job.spared = 0
     if not job.in_ending_list:
         job.in_ending_list = 1
         world.ending[world.state[0].ending] = row

@@ -23,7 +23,7 @@ from berth.schedule.queue import precedes
 from berth.schedule.records import World
 from berth.schedule.reservation import A_MOMENT_S
 from berth.schedule.rules import Preempt
-from berth.schedule.segments import add_needs, clear_needs, find_segment, runs_s
+from berth.schedule.segments import add_needs, clear_needs, enter_segment, find_segment, runs_s
 from berth.schedule.totals import update_totals
 
 
@@ -86,14 +86,13 @@ def next_by_segments(
     state, wake = world.state[0], math.inf
     if at > state.segment_stop:
         find_segment(world, at)
+    limit_needs(world)
     while at < state.queue_stop:
         if at == state.segment_stop:
             segment = world.segments[state.next_segment]
             ask_segment(world, hooks, segment, at, now)
-            state.segment_stop, state.next_segment = at + segment.count, segment.next
-            uniform = segment.priority == world.jobs[world.waiting[at]].priority
-            apart = uniform and keeps_devices_from(world, segment.priority)
-            apart = apart and not may_backfill(world, segment.shortest_s, min_of(segment.need), now)
+            enter_segment(world, at)
+            apart = state.masked > 0 and is_kept_apart(world, segment, at, now)
             ahead = goes_ahead(world, world.waiting[state.segment_stop - 1], ahead_of)
             counts = due and segment.fixed
             if (
@@ -117,6 +116,20 @@ def next_by_segments(
 
 
 @kernel
+def is_kept_apart(world: World, segment: Any, at: int, now: float) -> bool:
+    """Whether no job of a segment, which begins at an index of the queue, may use reserved devices."""
+    if segment.priority != world.jobs[world.waiting[at]].priority:
+        return False
+    if not keeps_devices_from(world, segment.priority):
+        return False
+    if segment.shortest_s < 0.0:
+        segment.shortest_s = math.inf
+        for i in range(at, at + segment.count):
+            segment.shortest_s = min(segment.shortest_s, runs_s(world.jobs[world.waiting[i]]))
+    return not may_backfill(world, segment.shortest_s, min_of(segment.need), now)
+
+
+@kernel
 def goes_ahead(world: World, row: int, of: int) -> bool:
     """Whether a job goes before another; -1: before none in particular."""
     return of < 0 or precedes(world.jobs[row], world.jobs[of])
@@ -133,10 +146,11 @@ def next_to_spread(world: World, at: int, scattered: bool) -> int:
         return at
     if at > state.segment_stop:
         find_segment(world, at)
+    limit_needs(world)
     while at < state.queue_stop:
         if at == state.segment_stop:
             segment = world.segments[state.next_segment]
-            state.segment_stop, state.next_segment = at + segment.count, segment.next
+            enter_segment(world, at)
             uniform = segment.priority == world.jobs[world.waiting[at]].priority
             apart = uniform and keeps_devices_from(world, segment.priority)
             too_few = not may_hold(world, segment.need_spread, apart)
@@ -163,11 +177,20 @@ def min_of(needs: Any) -> int:
 
 
 @kernel
-def may_hold(world: World, need: Any, unreserved: bool) -> bool:
-    """Whether a group of some tier may have as many free devices as are needed there."""
-    found = False
+def limit_needs(world: World) -> None:
+    """Notes the most free devices by tier, for `may_hold`: a walk compares them with many segments."""
+    limits = world.state[0].need_limits
     for tier in range(world.groups.shape[0]):
-        found |= need[tier] <= most_free_at(world, tier, unreserved)
+        limits[0, tier] = most_free_at(world, tier, False)
+        limits[1, tier] = most_free_at(world, tier, True)
+
+
+@inlined
+def may_hold(world: World, need: Any, unreserved: bool) -> bool:
+    """Whether a group of some tier may have as many free devices as are needed there: see `limit_needs`."""
+    found, limits = False, world.state[0].need_limits[1 if unreserved else 0]
+    for tier in range(world.groups.shape[0]):
+        found |= need[tier] <= limits[tier]
     return found
 
 
@@ -245,7 +268,7 @@ def next_to_gain(world: World, hooks: Hooks, at: int, now: float) -> int:
     while at == state.segment_stop and at < state.queue_stop:
         segment = world.segments[state.next_segment]
         ask_segment(world, hooks, segment, at, now)
-        state.segment_stop, state.next_segment = at + segment.count, segment.next
+        enter_segment(world, at)
         if not segment.gains:
             at = state.segment_stop
     return at

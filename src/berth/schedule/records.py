@@ -111,6 +111,10 @@ _PLACEMENT = [
     ("running_index", "i4"),  # its index in `World.running`
     ("in_ending_list", "i4"),
     ("in_apart_list", "i4"),
+    (
+        "spared",
+        "i4",
+    ),  # a hint: since it started it was found that it may be evicted for no job, see victims.py
     ("returned", "i4"),  # within a pass: it runs, but its devices are counted as free for the moment
     ("queued_since_s", "f8"),  # arrival or last eviction
     ("started_s", "f8"),  # start of the current attempt
@@ -185,7 +189,7 @@ INTERNAL_FIELDS = {
     *("spread_row", "classes", "trust_class", "median_work_s"),
     "policy_state",  # which policies read by the names that they declare
     *("first_shape", "shape_count", "shape", "vector", "other_shape", "reshaped_s"),
-    *("deferred_s", "deferred_at_s", "returned"),
+    *("deferred_s", "deferred_at_s", "returned", "spared"),
     *("asked_tier", "answers", "asked_until_s"),
     *(
         "order_key",
@@ -329,7 +333,7 @@ SEGMENT = np.dtype(  # consecutive jobs of the queue: see segments.py
         ("gains", "i4"),  # whether a job may gain enough for others to be evicted
         ("demands", "i8"),  # sizes of its jobs: bit `demand` modulo 64
         ("until_s", "f8"),  # when an answer may change by itself
-        ("shortest_s", "f8"),  # no job runs shorter at the tier that it accepts
+        ("shortest_s", "f8"),  # no job runs shorter at the tier that it accepts; -1: not computed yet
         ("need", "i4", (MAX_TIERS,)),  # devices of the smallest job that accepts this tier and no wider one
         ("need_spread", "i4", (MAX_TIERS,)),  # the same by the widest tier that its user allows
     ],
@@ -410,6 +414,7 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("unused_segment", "i8"),  # the first of a list
         ("next_segment", "i8"),  # cursor of a walk: the segment behind the one that ends at `segment_stop`
         ("segment_stop", "i8"),
+        ("segment", "i8"),  # which that is; -1: unknown
         ("running", "i8"),
         ("preemptible", "i8"),  # running jobs that can be preempted
         ("ending", "i8"),
@@ -418,6 +423,7 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("masked", "i8"),  # free devices that are reserved
         # no group of a tier has more free devices of a type: [0] all devices, [1] without reserved ones, see groups.py
         ("most_free", "i4", (2, MAX_DEVICE_TYPES, MAX_TIERS)),
+        ("need_limits", "i4", (2, MAX_TIERS)),  # the same over all types, as of the walk: see asking.py
         ("search_epoch", "i8"),  # a search for a shape that failed in this epoch need not be repeated
         ("decisions", "i8"),
         ("spare", "i8"),  # unused entries of `places`
@@ -437,7 +443,7 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("known", "i8"),  # see preempt_by_order.py
         ("offered", "i8"),
         ("settled", "i8"),
-        ("ranked", "i8"),  # of `World.threatened`, see preempt_for_gain.py; -1: they are to be found again
+        ("ranked", "i8"),  # of `World.threatened`, see victims.py; -1: they are to be found again
         ("ranked_priority", "i8"),  # no job in it has a higher one,
         ("ranked_types", "i8"),  # and all hold devices of one of these types, one bit each
         ("room_gpus", "i8"),  # for jobs of this size and tier, the group in which victims make room first
@@ -480,6 +486,8 @@ THREATENED = np.dtype(  # a running job that a waiting one may displace: see thr
         ("running_index", "i4"),
         ("evictable", "i2"),
         ("asked", "i2"),
+        ("cost_s", "f8"),  # for gain: what it costs to evict it, if the policy was asked
+        ("until_s", "f8"),  # for gain: until when it may not be evicted
     ],
     align=True,
 )
@@ -512,6 +520,7 @@ RULES = np.dtype(  # what a policy asks for beside its functions: see policy.Rul
         ("eviction_interval_s", "f8"),
         ("gain_margin", "f8"),
         ("victims_by_order", "i4"),
+        ("cost_by_order", "i4"),
         ("static_gain", "i4"),  # what a waiting job gains does not change
         ("worst_fit", "i4"),
         ("scatter_up_to", "i8"),

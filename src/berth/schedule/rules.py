@@ -1,7 +1,8 @@
 """What a policy asks of a pass beside its functions: small frozen classes, one for each thing a pass may do.
 
-A rule that is None is off. `StaticOrder` and `PreemptByOrder.monotone_order` are promises that make a pass faster; the
-defaults promise nothing. A promise that is not kept gives a wrong order: `berth policies check` looks for one.
+A rule that is None is off. `StaticOrder`, `PreemptByOrder.monotone_order` and `PreemptByGain.cost_by_order` are
+promises that make a pass faster; the defaults promise nothing. A promise that is not kept gives a wrong order:
+`berth policies check` looks for one.
 Compiled code reads `RULES` of records.py; `rules_record` is the one translation.
 """
 
@@ -71,6 +72,8 @@ class PreemptByGain(_Checked):
     min_run_s: float = 0.0  # no job is evicted before it has worked this long
     eviction_interval_s: float = 0.0  # nor again within this time
     victims_by_order: bool = False  # victims are taken last in order first, not cheapest first
+    # a promise: `cost` is infinite unless the victim's order is after that of the job, else the same for all jobs
+    cost_by_order: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,7 @@ def rules_record(rules: Rules, eviction_s: float, eviction_large_s: float) -> Ar
         "min_run_s": by_order.min_run_s if by_order else by_gain.min_run_s,
         "eviction_interval_s": by_gain.eviction_interval_s,
         "victims_by_order": by_gain.victims_by_order,
+        "cost_by_order": by_gain.cost_by_order and by_gain.victims_by_order,
         "relax_locality": rules.relax_locality,
         "migrate_gain": rules.migrate.gain if rules.migrate else 0.0,
         "defragment": rules.defragment.gain if rules.defragment else 0.0,

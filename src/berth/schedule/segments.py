@@ -26,6 +26,19 @@ def begin_walk(world: World) -> None:
     """Puts the cursor in front of the queue."""
     state = world.state[0]
     state.next_segment, state.segment_stop = state.first_segment, state.queue_start
+    state.segment = -1
+
+
+@inlined
+def enter_segment(world: World, at: int) -> None:
+    """Moves the cursor into the segment before which it is, at an index of the queue."""
+    state = world.state[0]
+    segment = world.segments[state.next_segment]
+    state.segment, state.segment_stop, state.next_segment = (
+        state.next_segment,
+        at + segment.count,
+        segment.next,
+    )
 
 
 @kernel
@@ -37,6 +50,7 @@ def find_segment(world: World, at: int) -> None:
         number = world.segments[number].next
         stop += world.segments[number].count
     inside = at > stop - world.segments[number].count
+    state.segment = number if inside else -1
     state.next_segment = world.segments[number].next if inside else number
     state.segment_stop = stop if inside else at
 
@@ -48,6 +62,7 @@ def join_segment(world: World, at: int, row: int, number: int, start: int) -> tu
     Looks for the segment from one on that begins at the index `start`. Returns the segment and where it begins.
     """
     state = world.state[0]
+    state.segment = -1
     if state.first_segment < 0:
         state.first_segment = number = new_segment(world)
     while at - start > world.segments[number].count:
@@ -88,23 +103,44 @@ def new_segment(world: World) -> int:
 def leave_segment(world: World, at: int, row: int) -> None:
     """Counts a job out that is about to be removed at an index of the queue."""
     state, job = world.state[0], world.jobs[row]
-    number, before, left = state.first_segment, -1, at - state.queue_start
-    while left >= world.segments[number].count:
-        left -= world.segments[number].count
-        number, before = world.segments[number].next, number
+    number = segment_of(world, at)
     segment = world.segments[number]
     segment.count -= 1
     if segment.count == 0:
-        if before >= 0:
-            world.segments[before].next = segment.next
-        else:
-            state.first_segment = segment.next
-        segment.next, state.unused_segment = state.unused_segment, number
+        drop_segment(world, number)
     elif segment.answers == state.answers:
         first = job.asked_until_s < math.inf and job.asked_until_s <= segment.until_s
         small = job.gpus <= max(segment.need[job.asked_tier], segment.need_spread[job.widest_tier])
         if first or small:
             segment.answers = -1
+
+
+@kernel
+def segment_of(world: World, at: int) -> int:
+    """The segment of an index of the queue: most jobs leave the one in which the cursor is."""
+    state = world.state[0]
+    number, stop = state.segment, state.segment_stop
+    if number < 0 or not stop - world.segments[number].count <= at < stop:
+        state.segment = -1
+        number, stop = state.first_segment, state.queue_start + world.segments[state.first_segment].count
+        while stop <= at:
+            number = world.segments[number].next
+            stop += world.segments[number].count
+    return int(number)
+
+
+@kernel
+def drop_segment(world: World, number: int) -> None:
+    """Takes an empty segment out of the list."""
+    state, before = world.state[0], world.state[0].first_segment
+    following = world.segments[number].next
+    if before == number:
+        state.first_segment = following
+    else:
+        while world.segments[before].next != number:
+            before = world.segments[before].next
+        world.segments[before].next = following
+    world.segments[number].next, state.unused_segment, state.segment = state.unused_segment, number, -1
 
 
 @kernel
@@ -122,7 +158,7 @@ def forget_demand(world: World, demand: int) -> None:
 @kernel
 def clear_needs(segment: Any) -> None:
     """Forgets what a segment knew of its jobs."""
-    segment.until_s, segment.shortest_s, segment.priority, segment.gains = math.inf, math.inf, _NONE, 0
+    segment.until_s, segment.shortest_s, segment.priority, segment.gains = math.inf, -1.0, _NONE, 0
     segment.demands = segment.fixed = 0
     for tier in range(MAX_TIERS):
         segment.need[tier] = segment.need_spread[tier] = _NONE
@@ -132,7 +168,6 @@ def clear_needs(segment: Any) -> None:
 def add_needs(segment: Any, job: Any) -> None:
     """Adds what a segment must know of one of its jobs."""
     segment.until_s = min(segment.until_s, job.asked_until_s)
-    segment.shortest_s = min(segment.shortest_s, runs_s(job))
     segment.demands |= 1 << (job.demand & 63)
     segment.priority = min(segment.priority, job.priority)
     segment.fixed |= not job.preemptible

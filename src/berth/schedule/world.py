@@ -101,6 +101,9 @@ def new_world(
     rules["has_tie_break"] = asked.keeps_state and kind.tie_break is not Policy.tie_break
     rules["has_update"] = asked.keeps_state and kind.update is not Policy.update
     rules["static_gain"] = kind.gain is Policy.gain
+    rules["cost_by_order"] &= not len(
+        shapes.shapes
+    )  # a waiting job that changes its shape has an earlier order
     rules["uses_cluster"], rules["ranks_by_cluster"] = uses_cluster(kind), ranks_by_cluster(kind)
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["device_types"] = devices, len(places), len(cluster.device_types)

@@ -1,7 +1,8 @@
 """Checks what a policy promises: it is asked again about every job at every event of random scenarios.
 
-The engine trusts `StaticOrder`, `monotone_order` and `wake`: a promise that does not hold gives a wrong order, or a job
-that starts too late, and nothing would show it. Here the answers that it relies on are computed again.
+The engine trusts `StaticOrder`, `monotone_order`, `cost_by_order` and `wake`: a promise that does not hold gives a
+wrong order, other victims, or a job that starts too late, and nothing would show it. Here the answers that it relies on
+are computed again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from berth.schedule.limits import LimitError
 from berth.schedule.policy import Policy, names_of, takes_cluster
 from berth.schedule.progress import advance_progress
 from berth.schedule.records import Array, JobStatus, World
-from berth.schedule.rules import PreemptByOrder
+from berth.schedule.rules import PreemptByGain, PreemptByOrder
 from berth.schedule.sealed import View
 from berth.simulate.run import Setting, simulate
 from berth.testing.builders import cluster, jobs
@@ -128,6 +129,10 @@ class PromiseWatch:
             (records["state"] == JobStatus.WAITING) | (records["state"] == JobStatus.RUNNING)
         ):
             self._check(records[row : row + 1], now, (params, totals_of(world, records[row], now)))
+        preempt = self.rules.preempt
+        if isinstance(preempt, PreemptByGain) and preempt.cost_by_order and preempt.victims_by_order:
+            for row in np.flatnonzero(records["state"] == JobStatus.RUNNING):
+                self._check_cost(records, int(row), now, params)
         return 1
 
     def _ask(self, name: str, records: Array, now: float, read: tuple[Any, Any]) -> Any:
@@ -160,6 +165,21 @@ class PromiseWatch:
         before, self.last[row] = self.last.get(row), asked
         if before is not None and before.since == since and before.wake - _SLACK_S > now:
             self._compare(row, before, asked, waits)
+
+    def _check_cost(self, records: Array, victim: int, now: float, params: Any) -> None:
+        """What a victim costs must be infinite for jobs that do not go before it, and the same for the others."""
+        costs = {math.inf}
+        for row in np.flatnonzero(records["state"] == JobStatus.WAITING).tolist():
+            views = (View(records[at], self.names.state, False) for at in (victim, row))
+            cost = float(self.functions["cost"](*views, now, params))
+            before = self.last[row].keys[0] < self.last[victim].keys[0]
+            costs |= {cost}
+            if (not before and cost < math.inf) or (before and len(costs - {math.inf}) > 1):
+                what = f"is {cost:g} s for j{row}" + (
+                    " and differs for others" if before else ", which goes later"
+                )
+                hint = "it promises cost_by_order: write PreemptByGain(cost_by_order=False)"
+                self._refuse("cost", victim, now, what, hint)
 
     def _check_update(self, records: Array, row: int, now: float, read: tuple[Any, Any]) -> None:
         """A second `update` at the same time must leave the state of the first."""
@@ -221,6 +241,6 @@ def totals_of(world: World, job: Any, now: float) -> View:
     return View(totals[0])
 
 
-_HOOKS = "update", "order", "tie_break", "allowed_tier", "wake"
+_HOOKS = "update", "order", "tie_break", "allowed_tier", "wake", "cost"
 _SAME_STATE = "`update` must leave the same state when it is called twice at the same time"
 _SAME = "`order` must give the same answer when it is asked twice at the same time"

@@ -55,13 +55,14 @@ READ = {
         {"preempt": Preempt.BY_ORDER, "period_s": 60.0, "monotone_order": 1},
     ),
     "by gain": (
-        Rules(preempt=PreemptByGain(1.5, 10.0, 20.0, victims_by_order=True)),
+        Rules(preempt=PreemptByGain(1.5, 10.0, 20.0, victims_by_order=True, cost_by_order=True)),
         {
             "preempt": Preempt.BY_GAIN,
             "gain_margin": 1.5,
             "min_run_s": 10.0,
             "eviction_interval_s": 20.0,
             "victims_by_order": 1,
+            "cost_by_order": 1,
         },
     ),
     "stop": (Rules(blocked=Blocked.STOP), {"blocked": Blocked.STOP}),
@@ -98,7 +99,7 @@ def test_each_rule_sets_its_fields_and_no_others(name):
 
 def test_every_field_of_the_record_is_one_of_these():
     set_by_the_world = {"has_tie_break", "has_update", "uses_cluster", "ranks_by_cluster", "static_gain"}
-    by_gain = {"gain_margin", "min_run_s", "eviction_interval_s", "victims_by_order"}
+    by_gain = {"gain_margin", "min_run_s", "eviction_interval_s", "victims_by_order", "cost_by_order"}
     assert set(RULES.names) == set(DEFAULTS) | by_gain | set_by_the_world
 
 

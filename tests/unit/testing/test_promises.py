@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 
 from berth.errors import InputError
-from berth.schedule import JobView, Policy, PreemptByOrder, Rules, StaticOrder
+from berth.schedule import JobView, Policy, PreemptByGain, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.policies.registry import load_policy, policy_names
 from berth.testing.policies import EXERCISES
 from berth.testing.promises import check_promises
@@ -71,6 +71,27 @@ class Counts(Policy):
 
 
 @dataclass(frozen=True)
+class CostsByJob(Policy):
+    def rules(self):
+        return Rules(preempt=PreemptByGain(victims_by_order=True, cost_by_order=True))
+
+    @staticmethod
+    def order(job, now, params):
+        return job.arrival_s
+
+    @staticmethod
+    def cost(victim, job, now, params):
+        return 60.0 * job.gpus if victim.arrival_s > job.arrival_s else math.inf
+
+
+@dataclass(frozen=True)
+class CostsLater(CostsByJob):
+    @staticmethod
+    def cost(victim, job, now, params):
+        return 60.0
+
+
+@dataclass(frozen=True)
 class ByTotals(Policy):
     def rules(self):
         return Rules(order=StaticOrder())
@@ -115,6 +136,8 @@ class Announced(Unannounced):
         (Unannounced(), ["Unannounced.allowed_tier of job j", "by itself", "wake"]),
         (Counts(), ["Counts.update of job j", "sets calls to", "called again", "same state"]),
         (ByTotals(), ["ByTotals: an order by `cluster` is not static", "leave StaticOrder out of the rules"]),
+        (CostsByJob(), ["CostsByJob.cost of job j", "differs for others", "cost_by_order=False"]),
+        (CostsLater(), ["CostsLater.cost of job j", "which goes later", "cost_by_order=False"]),
         (SinksUnannounced(), ["SinksUnannounced.order of job j", "rose from", "monotone_order=False"]),
     ],
     ids=lambda value: type(value).__name__,

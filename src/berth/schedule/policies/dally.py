@@ -52,7 +52,9 @@ class Dally(Policy):
 
     def rules(self) -> Rules:
         """Whether others are moved, and by what right."""
-        by_gain = PreemptByGain(self.margin, self.min_run, self.budget, victims_by_order=True)
+        by_gain = PreemptByGain(
+            self.margin, self.min_run, self.budget, victims_by_order=True, cost_by_order=True
+        )
         by = {Order.EFF: by_gain, Order.FIFO: None, Order.LAS: PreemptByOrder()}[self.order_by]
         return Rules(
             order=StaticOrder(),
