@@ -22,7 +22,7 @@ _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
 # A job with alternatives counts as this many times the GPU-seconds of its most efficient shape. It can take devices
 # that others leave, and a gang can't: without it gangs wait longer than beside jobs of fixed shapes. While it runs it
 # counts half, so that it is restored less often.
-_WAITING_WEIGHT, _RUNNING_WEIGHT = 8.0, 4.0
+_WAITING_WEIGHT, _RUNNING_WEIGHT = 7.0, 3.5
 _SHIFTS_PER_ROW = 8  # insertion sort gives up beyond this average
 
 
