@@ -20,8 +20,9 @@ from berth.schedule.totals import update_totals
 
 _ABOVE_ANY = 2**31 - 1  # priority of the bound while nothing runs
 # A job with alternatives counts as this many times the GPU-seconds of its most efficient shape. It can take devices
-# that others leave, and a gang can't: without it gangs wait longer than beside jobs of fixed shapes.
-_ALTERNATIVES_WEIGHT = 3.0
+# that others leave, and a gang can't: without it gangs wait longer than beside jobs of fixed shapes. While it runs it
+# counts half, so that it is restored less often.
+_WAITING_WEIGHT, _RUNNING_WEIGHT = 7.0, 3.5
 _SHIFTS_PER_ROW = 8  # insertion sort gives up beyond this average
 
 
@@ -57,7 +58,8 @@ def order_of(world: World, hooks: Hooks, row: int, now: float) -> float:
     if job.estimate_kind == EstimateKind.TRACKED:
         job.index_s = job.estimated_remaining_s
         if job.shape_count > 1 and not world.shapes[job.shape].gang:
-            job.index_s *= _ALTERNATIVES_WEIGHT * world.shapes[job.shape].least_share
+            weight = _RUNNING_WEIGHT if job.tier >= 0 else _WAITING_WEIGHT
+            job.index_s *= weight * world.shapes[job.shape].least_share
     elif job.tier < 0:
         learn_duration(world, row, now)
     update_policy_state(world, hooks, row, now)

@@ -133,13 +133,16 @@ def _waits_for_shape(
     job: Any, tier: str | None, left: float | None, saves: float, shapes: Sequence[str]
 ) -> str:
     """What it could start as now, and what it waits for instead."""
-    waiting = f"waiting {format_wait(left or 0.0)} for {shapes[int(job['shape'])]} within one {tier}"
+    soon = f" {format_wait(left)}" if left is not None else ""
+    waiting = f"waiting{soon} for {shapes[int(job['shape'])]} within one {tier}"
     other = int(job["other_shape"])
     if other < 0:
         return f"none of its shapes fits; {waiting} is best"
     if saves >= _LEAST_GAIN_S:
         later = format_wait(saves)
         return f"it could start now on {shapes[other]}, and would finish {later} later than by {waiting}"
+    if left is None:
+        return f"it could start now on {shapes[other]}, but a job of its size costs too much there; it is {waiting}"
     return f"it could start now on {shapes[other]}, but others wait for those devices; it is {waiting}"
 
 

@@ -144,6 +144,7 @@ _SHAPE = [  # of a job with parts or alternatives: see shapes.py
     ("shape_count", "i4"),  # 0: a plain gang
     ("shape", "i4"),  # the one that this record describes: it runs so, or waits to; -1: a plain gang
     ("vector", "i4"),  # that shape needs several types, or has parts that are tied to a tier
+    ("counted_shape", "i4"),  # while it waits: the shape whose types it is counted for, see scarcity.py
     ("other_shape", "i4"),  # while it waits: the shape in which it could start now; -1: none
     ("reshaped_s", "f8"),  # when a change of its shape was last considered
     ("deferred_s", "f8"),  # how long it has waited so far though it could have started
@@ -188,7 +189,7 @@ INTERNAL_FIELDS = {
     *("true_remaining_s", "checkpointed_remaining_s", "next_checkpoint_s", "checkpoint_interval_s"),
     *("spread_row", "classes", "trust_class", "median_work_s"),
     "policy_state",  # which policies read by the names that they declare
-    *("first_shape", "shape_count", "shape", "vector", "other_shape", "reshaped_s"),
+    *("first_shape", "shape_count", "shape", "vector", "counted_shape", "other_shape", "reshaped_s"),
     *("deferred_s", "deferred_at_s", "returned", "spared"),
     *("asked_tier", "answers", "asked_until_s"),
     *(
@@ -296,12 +297,15 @@ SHAPE = np.dtype(  # one way to run a job; jobs with the same alternatives share
         ("priced", "i8"),  # the version of prices for which the next two hold
         ("price_waiting", "f8"),  # what its devices cost others, to a job that waits
         ("price_running", "f8"),  # and to one that runs
-        ("compared", "i8"),  # of the first shape of an offer: the version of prices for which the next holds
-        ("cheapest", "i4"),  # the shape with the lowest cost at its nearest placement
+        # of the first shape of an offer, for jobs that are not large and for large ones: the version of prices for
+        # which the next holds, and the shape with the lowest cost at its nearest placement
+        ("compared", "i8", (2,)),
+        ("cheapest", "i4", (2,)),
         ("message_bytes", "f8"),
         ("traffic_row", "i4"),
         ("gang", "i4"),  # a plain gang on one of the types that it accepts: see shape_table.write_gang
         ("usd_excess", "f8"),  # dollars of the work in this shape / in the offer's cheapest, less 1
+        ("type_excess", "f8"),  # the same for the cheapest of the shapes on the same types
         ("least_share", "f8"),  # GPU-seconds of the work in the offer's shape that needs least / in this one
         ("failed", "i8", (MAX_TIERS,)),  # epoch of the last search that found no place
         ("failed_open", "i8", (MAX_TIERS,)),  # the same with reserved devices counted
@@ -463,6 +467,8 @@ STATE = np.dtype(  # counters and cursors of the pass
         # those of `waiting_for` whose priority is too low to count
         ("waiting_below", "i8", (MAX_DEVICE_TYPES,)),
         ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
+        ("arrivals", "i8"),  # of jobs with alternatives
+        ("mean_usd", "f8"),  # that recent ones cost in their cheapest shapes, times the seconds of an hour
         ("priced_for", "i8"),  # the priority for which prices were set
         ("price_version", "i8"),
         # seconds that a device-second costs each job that waits for it

@@ -17,7 +17,7 @@ from berth.schedule.queue import set_order
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import Action, World
 from berth.schedule.reservation import A_MOMENT_S
-from berth.schedule.scarcity import NO_PRIORITY, price_of, set_prices
+from berth.schedule.scarcity import NO_PRIORITY, TYPE_MARGIN, price_of, set_prices
 from berth.schedule.shape_choice import over_quota, remaining_in, take_shape
 from berth.schedule.shapes import claim_for, find_shape
 from berth.schedule.totals import charge_user
@@ -76,10 +76,13 @@ def change_shape(world: World, row: int, now: float) -> bool:
 def most_to_gain(world: World, row: int) -> tuple[int, float]:
     """(shape, gain) of the shape that a job would gain most by at its nearest placement; -1: none is worth it."""
     job = world.jobs[row]
-    best, most_s = -1, 0.0
+    best, most_s, most_usd = -1, 0.0, world.shapes[job.shape].type_excess + TYPE_MARGIN
     for number in range(job.first_shape, job.first_shape + job.shape_count):
-        tier = world.shapes[number].nearest_tier
+        shape = world.shapes[number]
+        tier = shape.nearest_tier
         if number == job.shape and tier >= job.tier:
+            continue
+        if shape.type_excess > most_usd and not shape.gang:
             continue
         gain_s = gain_of(world, row, number, tier)
         if gain_s > max(most_s, least_gain_s(world, number)):

@@ -1,45 +1,128 @@
-"""How scarce each device type is: what holding one device for a second costs other jobs.
+"""How scarce each device type is: what holding one device for a second costs other jobs, and what dollars count beside.
 
 **Those that wait.** A job that holds a device of a type with C devices for d seconds delays each of the N jobs that
-would take that type by about d / C: the shadow price of a device-second is N / C seconds of waiting. N is counted as
-jobs join and leave the queue, and averaged over time: an empty queue now says little about the next hour. Each counts
-for those that arrive before the queue is empty again (`WAITING_WEIGHT`). A type with more free devices than those jobs
-want is not what they wait for: its price falls with the fourth power of wanted / free devices.
+wait for that type by about d / C: the shadow price of a device-second is N / C seconds of waiting. A job that joins
+the queue is counted for the types of the shape that is best for it at the prices of that moment. So a type that all
+prefer becomes more expensive until some prefer another, and jobs that gain most by it keep it. N is averaged over
+time: an empty queue now says little about the next hour. Each counts for those that arrive before the queue is empty
+again (`WAITING_WEIGHT`). A type with more free devices than those jobs want is not what they wait for: its price falls
+with the fourth power of wanted / free devices.
 
 **Dollars.** A shape in which the work costs e times more than in the cheapest of the job's shapes is priced by
-`USD_WEIGHT` x e beside: of two shapes with nearly the same end the cheaper wins, on an idle cluster too.
+`USD_WEIGHT` x e beside: of two shapes with nearly the same end the cheaper wins, on an idle cluster too. A large job
+spends as many dollars to end an hour earlier as many small ones, so its dollars count more: by `USD_BY_SIZE` x size,
+where the size is what the rest of the job costs in its cheapest shape, over the mean of the jobs that arrived recently.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from berth.native.kernels import inlined, kernel
 from berth.schedule.records import Array, JobStatus, World
 
-SHARES = 840  # a job that accepts n types counts 840 / n for each; every n up to 8 divides it
+SHARES = 840  # a gang that accepts n types counts 840 / n for each; every n up to 8 divides it
 NO_PRIORITY = -(1 << 40)
-WAITING_WEIGHT, USD_WEIGHT = 4.0, 0.2
+WAITING_WEIGHT, USD_WEIGHT, USD_BY_SIZE = 3.0, 0.2, 0.5
+LARGE = 1.6  # a job of this size keeps to types on which its work costs
+TYPE_MARGIN = 0.1  # at most this share more than on the cheapest
 _AVERAGED_S = 3600.0
+_RECENT = 200  # jobs whose dollars are averaged
+
+
+@kernel
+def price_shape(world: World, shape: Any) -> None:
+    """Computes what a shape's devices cost others, in seconds per second."""
+    state, waits, runs = world.state[0], 0.0, 0.0
+    for device_type in range(state.device_types):
+        if shape.need[device_type] > 0:
+            below = state.waiting_below[device_type]
+            waiting = state.waiting_for[device_type] - below
+            share = waiting / max(1, state.waiting_for[device_type]) if below > 0 else 1.0
+            mean = share * state.mean_waiting[device_type]
+            others, price = waiting / SHARES, WAITING_WEIGHT * state.price_s[device_type]
+            waits += shape.need[device_type] * max(0.0, 0.5 * (others - 1.0 + mean)) * price
+            runs += shape.need[device_type] * max(0.0, 0.5 * (others + mean)) * price
+    usd = USD_WEIGHT * shape.usd_excess
+    shape.priced, shape.price_waiting, shape.price_running = state.price_version, waits + usd, runs + usd
+
+
+@inlined
+def price_of(world: World, shape: Any, waits: bool) -> float:
+    """Seconds of waiting per second that a shape's devices cost others than a job that waits, or runs."""
+    if shape.priced != world.state[0].price_version:
+        price_shape(world, shape)
+    return shape.price_waiting if waits else shape.price_running
+
+
+@inlined
+def usd_left(world: World, row: int) -> float:
+    """Dollars that the rest of a job costs in its cheapest shape, times the seconds of an hour."""
+    job, shape = world.jobs[row], world.shapes[world.jobs[row].shape]
+    return job.estimated_remaining_s * shape.usd_per_hour / (1.0 + shape.usd_excess)
+
+
+@inlined
+def size_of(world: World, row: int) -> float:
+    """Those dollars over the mean of recent jobs; 0 for gangs, and where prices are not known."""
+    mean_usd = world.state[0].mean_usd
+    if mean_usd <= 0.0 or world.shapes[world.jobs[row].shape].gang:
+        return 0.0
+    return usd_left(world, row) / mean_usd
+
+
+@inlined
+def refuses(shape: Any, size: float) -> bool:
+    """Whether a job of a size keeps to cheaper types than those of a shape."""
+    return shape.type_excess > TYPE_MARGIN and size > LARGE
+
+
+@inlined
+def price_for(world: World, shape: Any, waits: bool, size: float) -> float:
+    """Seconds of waiting per second that a shape's devices cost others, and dollars to a job of a size."""
+    return price_of(world, shape, waits) + USD_BY_SIZE * size * shape.usd_excess
 
 
 @kernel
 def count_demand(world: World, row: int, more: int) -> None:
-    """Counts a job among those that wait for a type."""
-    add_demand(world, row, more, world.state[0].waiting_for, world.state[0].wanted)
+    """Counts a job among those that wait for a type, or no longer."""
+    job, state = world.jobs[row], world.state[0]
+    if more > 0 and job.shape >= 0:
+        if job.first_start_s < 0 and job.shape_count > 1 and not world.shapes[job.shape].gang:
+            state.arrivals += 1
+            state.mean_usd += (usd_left(world, row) - state.mean_usd) / min(state.arrivals, _RECENT)
+        job.counted_shape = preferred_shape(world, row, size_of(world, row))
+    add_demand(world, row, more, state.waiting_for, state.wanted)
+
+
+@kernel
+def preferred_shape(world: World, row: int, size: float) -> int:
+    """The shape with the lowest cost at its nearest placement, of those that a job of this size does not refuse."""
+    job = world.jobs[row]
+    best, least_s = job.shape, math.inf
+    for number in range(job.first_shape, job.first_shape + job.shape_count):
+        shape = world.shapes[number]
+        if refuses(shape, size):
+            continue
+        cost_s = (
+            shape.unit_s * shape.slowdown[shape.nearest_tier] * (1.0 + price_for(world, shape, True, size))
+        )
+        if cost_s < least_s:
+            best, least_s = number, cost_s
+    return best
 
 
 @kernel
 def add_demand(world: World, row: int, more: int, waiting: Array, wanted: Array) -> None:
-    """Adds a job to the jobs and devices of each type, by the share of its shapes, or of its types, that this is."""
+    """Adds a job to the jobs and devices of each type that it is counted for; a gang by the share of its types."""
     device_types, job = world.state[0].device_types, world.jobs[row]
     if job.shape >= 0:
-        share = more * (SHARES // job.shape_count)
-        for number in range(job.first_shape, job.first_shape + job.shape_count):
-            for device_type in range(device_types):
-                if world.shapes[number].need[device_type] > 0:
-                    waiting[device_type] += share
-                    wanted[device_type] += share * world.shapes[number].need[device_type]
+        for device_type in range(device_types):
+            need = world.shapes[job.counted_shape].need[device_type]
+            if need > 0:
+                waiting[device_type] += more * SHARES
+                wanted[device_type] += more * SHARES * need
         return
     types = 0
     for device_type in range(device_types):
@@ -80,28 +163,3 @@ def set_prices(world: World, priority: int) -> None:
         wanted = (state.wanted[device_type] - state.wanted_below[device_type]) / SHARES
         lacking = min(1.0, wanted / max(1, free))
         state.price_s[device_type] = lacking**4 / max(1, world.cluster[0].devices[device_type])
-
-
-@kernel
-def price_shape(world: World, shape: Any) -> None:
-    """Computes what a shape's devices cost others, in seconds per second."""
-    state, waits, runs = world.state[0], 0.0, 0.0
-    for device_type in range(state.device_types):
-        if shape.need[device_type] > 0:
-            below = state.waiting_below[device_type]
-            waiting = state.waiting_for[device_type] - below
-            share = waiting / max(1, state.waiting_for[device_type]) if below > 0 else 1.0
-            mean = share * state.mean_waiting[device_type]
-            others, price = waiting / SHARES, WAITING_WEIGHT * state.price_s[device_type]
-            waits += shape.need[device_type] * max(0.0, 0.5 * (others - 1.0 + mean)) * price
-            runs += shape.need[device_type] * max(0.0, 0.5 * (others + mean)) * price
-    usd = USD_WEIGHT * shape.usd_excess
-    shape.priced, shape.price_waiting, shape.price_running = state.price_version, waits + usd, runs + usd
-
-
-@inlined
-def price_of(world: World, shape: Any, waits: bool) -> float:
-    """Seconds of waiting per second that a shape's devices cost others than a job that waits, or runs."""
-    if shape.priced != world.state[0].price_version:
-        price_shape(world, shape)
-    return shape.price_waiting if waits else shape.price_running

@@ -5,6 +5,9 @@ cost the jobs that wait (scarcity.py). A shape that does not fit now costs its l
 if the cheapest of all fits now. Otherwise it waits, its record describes what it waits for, and the next pass
 chooses again: nothing is fixed before it starts. What a job has waited in this way counts against waiting on, and it
 never waits longer in all than it would have run: a better shape that others take again and again is given up.
+
+A large job keeps to the types on which its work is cheap (scarcity.py), without a forecast: shorter jobs go before it,
+and more of them arrive. It waits for these at most `_LARGE_WAITS` times as long as it would have run on others.
 """
 
 from __future__ import annotations
@@ -19,10 +22,22 @@ from berth.schedule.progress import restore_cost_s
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import MAX_DEVICE_TYPES, MAX_TIERS, JobStatus, World
 from berth.schedule.reservation import A_MOMENT_S, running_by_end, soonest_for_need
-from berth.schedule.scarcity import price_of, set_prices, update_prices
+from berth.schedule.scarcity import (
+    LARGE,
+    preferred_shape,
+    price_for,
+    refuses,
+    set_prices,
+    size_of,
+    update_prices,
+)
 from berth.schedule.shapes import find_shape, has_failed
 
-_MAX_LOOKS = 4  # jobs of a pass for which the look-ahead wait is computed; those behind start where they fit
+# Jobs of a pass for which the look-ahead wait, or a start on types that they refuse, is looked at. Those behind start
+# where they fit, on types that they do not refuse.
+_MAX_LOOKS = 4
+_LARGE_WAITS = 16.0
+_SIZES = (1.0, 2.0 * LARGE)  # for which jobs that are not large, and large ones, compare what they wait for
 
 
 @inlined
@@ -53,15 +68,26 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     if job.other_shape >= 0:
         job.deferred_s += now - max(job.deferred_at_s, job.queued_since_s)
     job.deferred_at_s = now
-    shape, tier, group, cost_s = best_now(world, row, open_)
+    size = size_of(world, row)
+    shape, tier, group, cost_s = best_now(world, row, open_, size, False)
     better, when, wait_s = -1, now, 0.0
-    if shape >= 0:
+    if shape < 0 and size > LARGE and state.looked_ahead < _MAX_LOOKS:
+        state.looked_ahead += 1
+        shape, tier, group, cost_s = best_now(world, row, open_, size, True)
+        if shape >= 0:
+            wait_s = _LARGE_WAITS * run_s(world, row, shape, tier) - job.deferred_s
+            better, when = cheapest(world, row, size) if wait_s > 0.0 else -1, math.inf
+    elif shape >= 0:
         wait_s = run_s(world, row, shape, tier) - job.deferred_s
-        better, when = best_later(world, row, cost_s - job.deferred_s, now) if wait_s > 0.0 else (-1, now)
+        better, when = (
+            best_later(world, row, size, cost_s - job.deferred_s, now) if wait_s > 0.0 else (-1, now)
+        )
     if better >= 0:
         near = world.shapes[better].nearest_tier
-        saves_s = run_s(world, row, shape, tier) - run_s(world, row, better, near) - (when - now)
-        wait_s = min(wait_s, cost_s - job.deferred_s - cost_of(world, row, better, near))
+        saves_s = 0.0
+        if when < math.inf:
+            saves_s = run_s(world, row, shape, tier) - run_s(world, row, better, near) - (when - now)
+            wait_s = min(wait_s, cost_s - job.deferred_s - cost_of(world, row, better, near, size))
         state.choice_wake_s = min(state.choice_wake_s, now + max(A_MOMENT_S, wait_s))
         take_shape(world, row, better)
         promise(world, better)
@@ -72,52 +98,56 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     if shape >= 0:
         take_shape(world, row, shape)
     else:
-        take_shape(world, row, cheapest(world, row))
+        take_shape(world, row, cheapest(world, row, size))
         promise(world, job.shape)
     return tier, group
 
 
 @kernel
-def cheapest(world: World, row: int) -> int:
-    """The shape with the lowest cost at its nearest placement, whenever that is free."""
+def cheapest(world: World, row: int, size: float) -> int:
+    """The shape with the lowest cost at its nearest placement, whenever that is free, and not on types it refuses."""
     job = world.jobs[row]
-    first = world.shapes[job.first_shape]
-    fresh = job.first_start_s < 0  # of a job that has run the rest counts, and what restoring it costs
-    if fresh and first.compared == world.state[0].price_version:
-        return first.cheapest
+    if job.first_start_s < 0:  # of a job that has run the rest counts, and what restoring it costs
+        first, large = world.shapes[job.first_shape], int(size > LARGE)
+        if first.compared[large] != world.state[0].price_version:
+            first.compared[large] = world.state[0].price_version
+            first.cheapest[large] = preferred_shape(world, row, _SIZES[large])
+        return first.cheapest[large]
     best, least_s = job.shape, math.inf
     for number in range(job.first_shape, job.first_shape + job.shape_count):
-        cost_s = cost_of(world, row, number, world.shapes[number].nearest_tier)
+        if refuses(world.shapes[number], size):
+            continue
+        cost_s = cost_of(world, row, number, world.shapes[number].nearest_tier, size)
         if cost_s < least_s:
             best, least_s = number, cost_s
-    if fresh:
-        first.compared, first.cheapest = world.state[0].price_version, best
     return best
 
 
 @kernel
-def best_now(world: World, row: int, open_: bool) -> tuple[int, int, int, float]:
-    """(shape, tier, group, cost) of the cheapest start now; shape -1: none fits."""
+def best_now(world: World, row: int, open_: bool, size: float, any_type: bool) -> tuple[int, int, int, float]:
+    """(shape, tier, group, cost) of the cheapest start now, on `any_type` or those it keeps to; shape -1: none fits."""
     job = world.jobs[row]
     best, best_tier, best_group, least_s = -1, -1, -1, math.inf
     for number in range(job.first_shape, job.first_shape + job.shape_count):
         shape = world.shapes[number]
         if has_failed(world, shape, open_) or over_quota(world, row, number):
             continue
-        if cost_of(world, row, number, shape.nearest_tier) >= least_s:
+        if (not any_type and refuses(shape, size)) or cost_of(
+            world, row, number, shape.nearest_tier, size
+        ) >= least_s:
             continue
         tier, group = find_shape(world, number, shape.widest_tier, open_)
         if limited_links(world, tier) and not shape_may_send(world, number, tier, group):
             continue
         if tier >= 0:
-            cost_s = cost_of(world, row, number, tier)
+            cost_s = cost_of(world, row, number, tier, size)
             if cost_s < least_s:
                 best, best_tier, best_group, least_s = number, tier, group, cost_s
     return best, best_tier, best_group, least_s
 
 
 @kernel
-def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int, float]:
+def best_later(world: World, row: int, size: float, least_s: float, now: float) -> tuple[int, float]:
     """(shape, when) of the cheapest start at a near place later, if it is cheaper; shape -1: none is."""
     job, state = world.jobs[row], world.state[0]
     best, best_when = -1, now
@@ -126,8 +156,8 @@ def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int,
     state.looked_ahead += 1
     for number in range(job.first_shape, job.first_shape + job.shape_count):
         shape = world.shapes[number]
-        cost_s = cost_of(world, row, number, shape.nearest_tier)
-        if cost_s >= least_s or over_quota(world, row, number):
+        cost_s = cost_of(world, row, number, shape.nearest_tier, size)
+        if cost_s >= least_s or refuses(shape, size) or over_quota(world, row, number):
             continue
         if state.ends_s != now:
             state.ends, state.ends_s = len(running_by_end(world, now)), now
@@ -141,10 +171,10 @@ def best_later(world: World, row: int, least_s: float, now: float) -> tuple[int,
 
 
 @inlined
-def cost_of(world: World, row: int, number: int, tier: int) -> float:
-    """Seconds until a job would end in a shape at a tier, and what its devices cost others until then."""
+def cost_of(world: World, row: int, number: int, tier: int, size: float) -> float:
+    """Seconds until a job would end in a shape at a tier, and what its devices cost until then: others, and dollars."""
     shape, waits = world.shapes[number], world.jobs[row].state == JobStatus.WAITING
-    return run_s(world, row, number, tier) * (1.0 + price_of(world, shape, waits))
+    return run_s(world, row, number, tier) * (1.0 + price_for(world, shape, waits, size))
 
 
 @inlined

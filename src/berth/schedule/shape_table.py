@@ -77,7 +77,11 @@ def _compare(shapes: Array) -> None:
     """Compares the shapes of an offer by the GPU-seconds and by the dollars of its work."""
     service, usd = shapes["unit_s"] * shapes["gpus"], shapes["unit_s"] * shapes["usd_per_hour"]
     shapes["least_share"] = service.min() / service
-    shapes["usd_excess"] = usd / usd.min() - 1.0 if usd.min() > 0.0 else 0.0
+    if usd.min() > 0.0:
+        shapes["usd_excess"] = usd / usd.min() - 1.0
+        types = shapes["need"] > 0
+        for shape, same in zip(shapes, (types[:, None] == types).all(2), strict=True):
+            shape["type_excess"] = shapes["usd_excess"][same].min()
 
 
 def _with_room(array: Array, size: int) -> Array:

@@ -501,3 +501,51 @@ def test_of_shapes_that_end_at_nearly_the_same_time_the_cheaper_is_taken():
     for kinds, taken in ((machines.device_types, "eight"), ((price,), "four")):
         done = run(trace(rows), replace(machines, device_types=kinds))
         assert shapes_of(done) == [taken]
+
+
+# Dollars
+
+EITHER_TYPE = (shape(1.0, {"T4": 4}, name="T4"), shape(1.0, {"V100": 4}, name="V100"))
+
+
+def priced(*machines: dict[str, int]):
+    """A V100 costs five times as much as a T4."""
+    made = cluster(list(machines))
+    usd = {"T4": 0.5, "V100-16": 2.5}
+    return replace(
+        made, device_types=tuple(replace(kind, usd_per_hour=usd[kind.name]) for kind in made.device_types)
+    )
+
+
+def large_job_beside(until_s: float):
+    """j0 holds the only T4s, and can run nowhere else. On either type j1 to j4 need 10 s each and j5 1,000 s."""
+    small = [(1000.0 * at, offer(10, *EITHER_TYPE)) for at in range(1, 5)]
+    rows = [(0.0, offer(until_s, EITHER_TYPE[0])), *small, (5000.0, offer(1000, *EITHER_TYPE))]
+    jobs = trace(rows, preemptible=[0, 1, 1, 1, 1, 1])
+    return run(jobs, priced({"T4": 4}, {"V100": 4}), setting=replace(BARE, log=True))
+
+
+def test_a_large_job_waits_for_the_type_on_which_it_is_cheap_and_small_ones_do_not():
+    """It costs 4.8 times the mean of the five."""
+    done = large_job_beside(15_000.0)
+    assert first_starts(done)[1:] == [1000.0, 2000.0, 3000.0, 4000.0, 15_000.0]
+    assert held_types(done, "j5") == ["T4"]
+
+
+def test_a_large_job_waits_sixteen_times_its_run_at_most():
+    done = large_job_beside(90_000.0)
+    assert first_starts(done)[5] == pytest.approx(5000.0 + 16_000.0, rel=1e-12)
+    assert held_types(done, "j5") == ["V100-16"]
+
+
+@pytest.mark.parametrize(("v100_usd", "held"), [(2.5, ["T4"]), (1.5, ["T4", "V100-16"])])
+def test_no_running_job_moves_to_a_type_on_which_its_work_costs_more(v100_usd, held):
+    """j1 starts on T4s. At 6,000 s j0 leaves V100s: three times as fast, at 5 or 3 times the price."""
+    slow, fast = shape(3.0, {"T4": 4}, name="slow"), shape(1.0, {"V100": 4}, name="fast")
+    rows = [(0.0, (4, 6000.0)), (1.0, offer(3000, slow, fast))]
+    jobs = trace(rows, preemptible=[0, 1], device=["V100", None])
+    machines = priced({"T4": 4}, {"V100": 4})
+    t4, v100 = machines.device_types
+    machines = replace(machines, device_types=(t4, replace(v100, usd_per_hour=v100_usd)))
+    done = run(jobs, machines, setting=replace(BARE, log=True))
+    assert held_types(done, "j1") == held
