@@ -58,6 +58,8 @@ def world_of(counts: list[int], unused: int = 1, **more: Any) -> SimpleNamespace
         unused_segment=len(counts) if unused else -1,
         queue_start=10,
         answers=7,
+        segment=-1,
+        segment_stop=10,
     )
     return SimpleNamespace(
         segments=made,
@@ -140,6 +142,23 @@ def test_a_segment_that_is_empty_leaves_the_queue_and_is_used_again(counts, at, 
 
 
 @pytest.mark.parametrize(
+    ("cursor", "stop", "at", "after"),
+    [
+        (1, 15, 13, [3, 1, 4]),
+        (1, 15, 14, [3, 1, 4]),
+        (1, 15, 12, [2, 2, 4]),  # not in the cursor's segment
+        (1, 15, 15, [3, 2, 3]),
+        (-1, 13, 12, [2, 2, 4]),
+    ],
+)
+def test_a_job_leaves_its_segment_wherever_the_cursor_is(cursor, stop, at, after):
+    world = world_of([3, 2, 4])
+    world.state[0].segment, world.state[0].segment_stop = cursor, stop
+    segments.leave_segment(world, at, 0)
+    assert counts_of(world) == after
+
+
+@pytest.mark.parametrize(
     ("leaves", "answers"),
     [
         (job(9), 7),
@@ -176,7 +195,7 @@ def test_a_segment_knows_the_least_of_what_its_jobs_need():
     segments.add_needs(one, job(8, demand=5, asked_tier=1, estimated_remaining_s=20.0, preemptible=0))
     assert one.need[:3] == [6, 4, NONE]
     assert one.need_spread[:3] == [NONE, 4, 6]
-    assert (one.until_s, one.shortest_s) == (80.0, 30.0)
+    assert (one.until_s, one.shortest_s) == (80.0, -1.0)  # the shortest is looked for when a reservation needs it
     assert (one.demands, one.priority, one.fixed) == (0b101100, -2, 1)
 
 
