@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from berth.native.kernels import indirect, kernel
+from berth.native.kernels import indirect, inlined, kernel
 from berth.schedule.allocation import relocate
 from berth.schedule.balance import (
     best_shape,
@@ -19,7 +19,7 @@ from berth.schedule.groups import find_place
 from berth.schedule.policy import Hooks
 from berth.schedule.progress import advance_progress, restore_cost_s
 from berth.schedule.reasons import ReasonCode
-from berth.schedule.records import Array, World
+from berth.schedule.records import Array, World, places_of
 
 
 @indirect
@@ -30,7 +30,14 @@ def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
         fixed = not job.movable or job.vector or job.shape_count > 1
         if job.started_s == now or fixed:
             continue
-        if job.tier == job.nearest_tier or not approach(world, hooks, row, now):
+        nearer = -1
+        if job.tier > job.nearest_tier:
+            advance_progress(job, now)
+            if saved_s(world, hooks, row, job.nearest_tier, now) > 0.0:
+                nearer = nearer_tier(world, row)
+        if nearer >= 0:
+            migrate_to(world, hooks, row, nearer, now)
+        else:
             rebalance(world, hooks, row, now)
 
 
@@ -54,25 +61,54 @@ def spread_jobs(world: World) -> Array:
     return rows[:count]
 
 
-@kernel
-def approach(world: World, hooks: Hooks, row: int, now: float) -> bool:
-    """Moves a running job to a place at a nearer tier, if it pays; its own devices count as free.
-
-    Returns whether there is such a place.
-    """
+@inlined
+def saved_s(world: World, hooks: Hooks, row: int, tier: int, now: float) -> float:
+    """Seconds that a running job would save at a nearer tier; 0: too few to move it."""
     job = world.jobs[row]
-    advance_progress(job, now)
+    saves_s = hooks.gain(job, job.slowdown[job.tier], job.slowdown[tier], now, world.params[0])
+    pays = saves_s > world.rules[0].migrate_gain * restore_cost_s(world, job.gpus)
+    return saves_s if pays else 0.0
+
+
+@kernel
+def nearer_tier(world: World, row: int) -> int:
+    """The nearest tier with a place for a running job that is nearer than its own, or -1; its own devices count."""
+    job = world.jobs[row]
+    balanced = sensitive_to_imbalance(world, job)
+    device_type = world.hosts[world.places[job.first_place].host].device_type
+    free, _ = find_place(world, device_type, job.gpus, job.nearest_tier, job.tier - 1, balanced)
+    for tier in range(job.nearest_tier, job.tier if free < 0 else free):
+        if holds_with_its_own(world, row, tier, device_type):
+            return tier
+    return free
+
+
+@kernel
+def holds_with_its_own(world: World, row: int, tier: int, device_type: int) -> bool:
+    """Whether a group of a tier that has devices of a running job has enough free ones for the others."""
+    job = world.jobs[row]
+    for place in places_of(world, job.first_place):
+        group, own = world.hosts[place.host].group[tier], 0
+        for other in places_of(world, job.first_place):
+            if world.hosts[other.host].group[tier] == group:
+                own += other.count
+        if own + world.groups[tier, group].free[device_type] >= job.gpus:
+            return True
+    return False
+
+
+@kernel
+def migrate_to(world: World, hooks: Hooks, row: int, tier: int, now: float) -> None:
+    """Moves a running job to a place at a nearer tier, if it pays."""
+    job = world.jobs[row]
+    saves_s = saved_s(world, hooks, row, tier, now)
+    if saves_s <= 0.0:
+        return
     balanced = sensitive_to_imbalance(world, job)
     device_type = world.hosts[world.places[job.first_place].host].device_type
     return_devices(world, job.first_place)
-    tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, job.tier - 1, balanced)
-    if tier >= 0:
-        saves_s = hooks.gain(job, job.slowdown[job.tier], job.slowdown[tier], now, world.params[0])
-        if saves_s > world.rules[0].migrate_gain * restore_cost_s(world, job.gpus):
-            move_up(world, row, device_type, tier, group, saves_s, now)
-            return True
-    reclaim(world, job.first_place)
-    return tier >= 0
+    tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, tier, balanced)
+    move_up(world, row, device_type, tier, group, saves_s, now)
 
 
 @kernel
