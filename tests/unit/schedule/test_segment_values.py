@@ -195,7 +195,10 @@ def test_a_segment_knows_the_least_of_what_its_jobs_need():
     segments.add_needs(one, job(8, demand=5, asked_tier=1, estimated_remaining_s=20.0, preemptible=0))
     assert one.need[:3] == [6, 4, NONE]
     assert one.need_spread[:3] == [NONE, 4, 6]
-    assert (one.until_s, one.shortest_s) == (80.0, -1.0)  # the shortest is looked for when a reservation needs it
+    assert (one.until_s, one.shortest_s) == (
+        80.0,
+        -1.0,
+    )  # the shortest is looked for when a reservation needs it
     assert (one.demands, one.priority, one.fixed) == (0b101100, -2, 1)
 
 
