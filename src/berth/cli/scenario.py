@@ -94,14 +94,18 @@ def build_scenario(
     from berth.cluster.load import load_cluster
     from berth.schedule.world import check_limits
     from berth.simulate.faults import draw_faults, horizon_of, parse_faults
-    from berth.simulate.jobs import too_large
+    from berth.simulate.jobs import device_types_of, too_large
     from berth.simulate.quotas import load_quotas
     from berth.simulate.reference import reference_device
     from berth.simulate.trace_source import TraceSource, gpus_of
 
     written = load_cluster(cluster)
     gpus_of(written)
-    written = gpu_part(written)
+    source = TraceSource(trace, options.at_once)
+    jobs = source.trace(written)
+    written = gpu_part(
+        written, device_types_of(jobs, written)
+    )  # cores stay where jobs with parts ask for them
     check_limits(written)
     setting = options.setting()
     named = options.reference_device
@@ -114,8 +118,6 @@ def build_scenario(
         quotas=load_quotas(options.quota or [], options.quotas),
     )
     changed = written if what_if is None else what_if.apply(written)
-    source = TraceSource(trace, options.at_once)
-    jobs = source.trace(written)
     if options.faults is not None:
         spec = parse_faults(options.faults)
         # fails before anything is compiled

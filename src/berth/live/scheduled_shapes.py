@@ -14,7 +14,7 @@ from berth.cluster.model import Cluster
 from berth.live.demand import fits_ever, requested
 from berth.live.devices import Devices
 from berth.live.job import Seat
-from berth.schedule.records import Array, World
+from berth.schedule.records import SHAPE_NUMBERS, Array, World
 from berth.schedule.shape_table import ShapeTable, write_offer
 from berth.workload.binding import BoundShape, bind, device_index
 from berth.workload.shapes import Offer, Part, Shape
@@ -61,7 +61,7 @@ def without_other_shapes(world: World, rows: Sequence[int]) -> World:
             shape["first_tied"] = sum(map(len, tied))
             shapes.append(np.array([shape], world.shapes.dtype))
             tied.append(ties)
-        for name in ("first_shape", "shape", "other_shape"):
+        for name in SHAPE_NUMBERS:
             if record[name] >= 0:
                 record[name] += moved - first
     return world._replace(shapes=np.concatenate(shapes), tied=np.concatenate(tied))

@@ -90,7 +90,8 @@ def holds_with_its_own(world: World, row: int, tier: int, device_type: int) -> b
     for place in places_of(world, job.first_place):
         group, own = world.hosts[place.host].group[tier], 0
         for other in places_of(world, job.first_place):
-            if world.hosts[other.host].group[tier] == group:
+            host = world.hosts[other.host]
+            if host.group[tier] == group and not host.down:
                 own += other.count
         if own + world.groups[tier, group].free[device_type] >= job.gpus:
             return True
@@ -108,6 +109,9 @@ def migrate_to(world: World, hooks: Hooks, row: int, tier: int, now: float) -> N
     device_type = world.hosts[world.places[job.first_place].host].device_type
     return_devices(world, job.first_place)
     tier, group = find_place(world, device_type, job.gpus, job.nearest_tier, tier, balanced)
+    if group < 0:
+        reclaim(world, job.first_place)
+        return
     move_up(world, row, device_type, tier, group, saves_s, now)
 
 

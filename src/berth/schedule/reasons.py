@@ -142,7 +142,7 @@ def _waits_for_shape(
         later = format_wait(saves)
         return f"it could start now on {shapes[other]}, and would finish {later} later than by {waiting}"
     if left is None:
-        return f"it could start now on {shapes[other]}, but a job of its size costs too much there; it is {waiting}"
+        return f"it could start now on {shapes[other]}, but its work costs over 10 % more there; {waiting}"
     return f"it could start now on {shapes[other]}, but others wait for those devices; it is {waiting}"
 
 

@@ -144,12 +144,16 @@ _SHAPE = [  # of a job with parts or alternatives: see shapes.py
     ("shape_count", "i4"),  # 0: a plain gang
     ("shape", "i4"),  # the one that this record describes: it runs so, or waits to; -1: a plain gang
     ("vector", "i4"),  # that shape needs several types, or has parts that are tied to a tier
-    ("counted_shape", "i4"),  # while it waits: the shape whose types it is counted for, see scarcity.py
+    (
+        "counted_shape",
+        "i4",
+    ),  # while it waits: the shape whose types it is counted for, see scarcity.py; -1: not yet
     ("other_shape", "i4"),  # while it waits: the shape in which it could start now; -1: none
     ("reshaped_s", "f8"),  # when a change of its shape was last considered
     ("deferred_s", "f8"),  # how long it has waited so far though it could have started
     ("deferred_at_s", "f8"),  # when that was last counted
 ]
+SHAPE_NUMBERS = ("first_shape", "shape", "counted_shape", "other_shape")  # of these, rows of `World.shapes`
 _POLICY = [("policy_state", "f8", (STATE_SLOTS,))]  # the fields of the policy's `Job`, written by `update`
 _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py and the numbers behind it
     ("reason", "i4"),
@@ -306,6 +310,8 @@ SHAPE = np.dtype(  # one way to run a job; jobs with the same alternatives share
         ("gang", "i4"),  # a plain gang on one of the types that it accepts: see shape_table.write_gang
         ("usd_excess", "f8"),  # dollars of the work in this shape / in the offer's cheapest, less 1
         ("type_excess", "f8"),  # the same for the cheapest of the shapes on the same types
+        # of the first shape of an offer: seconds per unit of work in the fastest that a large job refuses; inf: none
+        ("refused_s", "f8"),
         ("least_share", "f8"),  # GPU-seconds of the work in the offer's shape that needs least / in this one
         ("failed", "i8", (MAX_TIERS,)),  # epoch of the last search that found no place
         ("failed_open", "i8", (MAX_TIERS,)),  # the same with reserved devices counted

@@ -89,9 +89,11 @@ def count_demand(world: World, row: int, more: int) -> None:
     """Counts a job among those that wait for a type, or no longer."""
     job, state = world.jobs[row], world.state[0]
     if more > 0 and job.shape >= 0:
-        if job.first_start_s < 0 and job.shape_count > 1 and not world.shapes[job.shape].gang:
-            state.arrivals += 1
-            state.mean_usd += (usd_left(world, row) - state.mean_usd) / min(state.arrivals, _RECENT)
+        if job.counted_shape < 0 and job.shape_count > 1 and not world.shapes[job.shape].gang:
+            usd = usd_left(world, row)
+            if usd > 0.0:
+                state.arrivals += 1
+                state.mean_usd += (usd - state.mean_usd) / min(state.arrivals, _RECENT)
         job.counted_shape = preferred_shape(world, row, size_of(world, row))
     add_demand(world, row, more, state.waiting_for, state.wanted)
 

@@ -7,7 +7,8 @@ chooses again: nothing is fixed before it starts. What a job has waited in this 
 never waits longer in all than it would have run: a better shape that others take again and again is given up.
 
 A large job keeps to the types on which its work is cheap (scarcity.py), without a forecast: shorter jobs go before it,
-and more of them arrive. It waits for these at most `_LARGE_WAITS` times as long as it would have run on others.
+and more of them arrive. Once it has waited `_LARGE_WAITS` times as long as it would run on others, it takes any; four
+jobs of a pass at most do.
 """
 
 from __future__ import annotations
@@ -33,9 +34,7 @@ from berth.schedule.scarcity import (
 )
 from berth.schedule.shapes import find_shape, has_failed
 
-# Jobs of a pass for which the look-ahead wait, or a start on types that they refuse, is looked at. Those behind start
-# where they fit, on types that they do not refuse.
-_MAX_LOOKS = 4
+_MAX_LOOKS = 4  # jobs of a pass for which the look-ahead wait is computed; those behind start where they fit
 _LARGE_WAITS = 16.0
 _SIZES = (1.0, 2.0 * LARGE)  # for which jobs that are not large, and large ones, compare what they wait for
 
@@ -65,10 +64,12 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     job, state = world.jobs[row], world.state[0]
     if job.priority != state.priced_for:
         set_prices(world, job.priority)
-    if job.other_shape >= 0:
+    size, refused_s = size_of(world, row), world.shapes[job.first_shape].refused_s
+    if size > LARGE and (refused_s == math.inf or not within_quota(world, row, size)):
+        size = LARGE  # it takes any type
+    if job.other_shape >= 0 or size > LARGE:
         job.deferred_s += now - max(job.deferred_at_s, job.queued_since_s)
     job.deferred_at_s = now
-    size = size_of(world, row)
     shape, tier, group, cost_s = best_now(world, row, open_, size, False)
     better, when, wait_s = -1, now, 0.0
     if shape < 0 and size > LARGE and state.looked_ahead < _MAX_LOOKS:
@@ -201,6 +202,22 @@ def over_quota(world: World, row: int, number: int) -> bool:
     quota = world.quotas[job.quota]
     over = quota.used + world.shapes[number].gpus > quota.allowed
     return over or quota.closed == world.state[0].search_epoch
+
+
+@inlined
+def within_quota(world: World, row: int, size: float) -> bool:
+    """Whether its virtual cluster may ever hold a shape that a job of this size does not refuse."""
+    return world.jobs[row].quota < 0 or least_gpus(world, row, size) <= world.quotas[world.jobs[row].quota].allowed
+
+
+@kernel
+def least_gpus(world: World, row: int, size: float) -> int:
+    """What the smallest of these shapes is charged for."""
+    job, least = world.jobs[row], 2**31 - 1
+    for number in range(job.first_shape, job.first_shape + job.shape_count):
+        if not refuses(world.shapes[number], size):
+            least = min(least, world.shapes[number].gpus)
+    return least
 
 
 @inlined

@@ -11,6 +11,7 @@ from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.schedule.job_columns import JobRecords
 from berth.schedule.records import MAX_TIERS, SHAPE, TIED, Array, EstimateKind
+from berth.schedule.scarcity import TYPE_MARGIN
 from berth.workload.binding import BoundShape, run_s
 from berth.workload.shapes import Offer
 
@@ -82,6 +83,8 @@ def _compare(shapes: Array) -> None:
         types = shapes["need"] > 0
         for shape, same in zip(shapes, (types[:, None] == types).all(2), strict=True):
             shape["type_excess"] = shapes["usd_excess"][same].min()
+    refused = shapes["type_excess"] > TYPE_MARGIN
+    shapes["refused_s"] = np.where(refused, shapes["unit_s"], np.inf).min()
 
 
 def _with_room(array: Array, size: int) -> Array:

@@ -129,7 +129,7 @@ def cost_of(world: World, hooks: Hooks, row: int, one: Any, now: float) -> float
     Where the policy promises that it is infinite or the same for all jobs, it is asked once.
     """
     rules, cost = world.rules[0], one.order_key
-    if rules.cost_by_order:
+    if costs_by_order(world):
         cost = math.inf
         if goes_after(one, world.jobs[row]):
             if not one.asked:
@@ -142,6 +142,12 @@ def cost_of(world: World, hooks: Hooks, row: int, one: Any, now: float) -> float
 
 
 @inlined
+def costs_by_order(world: World) -> bool:
+    """Whether each victim costs all jobs the same: a waiting job that changes its shape has an earlier order."""
+    return bool(world.rules[0].cost_by_order) and len(world.shapes) == 0
+
+
+@inlined
 def goes_after(one: Any, job: Any) -> bool:
     """Whether a victim goes after a waiting job by the policy's order alone."""
     return -one.order_key > job.order_key
@@ -149,11 +155,11 @@ def goes_after(one: Any, job: Any) -> bool:
 
 @kernel
 def protected_cost_s(world: World, hooks: Hooks, row: int, one: Any, now: float) -> float:
-    """The same for one that is protected, whose order is not known, so that it is known less of what it costs.
+    """The same for one that is protected, whose order is not known.
 
     Its `order_key` is that of the first job for which it may not be evicted.
     """
-    promised, job = world.rules[0].cost_by_order, world.jobs[row]
+    promised, job = costs_by_order(world), world.jobs[row]
     if promised and job.order_key >= one.order_key:
         return math.inf
     advance_progress(world.jobs[one.row], now)
@@ -183,7 +189,7 @@ def cheapest_group(
     If every victim might be evicted for any job, that group would be the same for all jobs of a size. So the policy
     is asked about the victims in it first, and about those elsewhere only where one of these may not be evicted.
     """
-    state, job, promised = world.state[0], world.jobs[row], world.rules[0].cost_by_order
+    state, job, promised = world.state[0], world.jobs[row], costs_by_order(world)
     searches = world.rules[0].victims_by_order and state.reserved_for < 0 and len(world.shapes) == 0
     while searches:
         find_room(world, hooks, row, device_type, now)

@@ -45,7 +45,7 @@ def new_jobs(count: int) -> Array:
     jobs["id"] = np.arange(count)
     for name in ("device_type", "device_type_mask", "quota", "running_index", "first_place", "tier"):
         jobs[name] = -1
-    jobs["shape"] = jobs["other_shape"] = -1
+    jobs["shape"] = jobs["other_shape"] = jobs["counted_shape"] = -1
     for name in (
         "estimate_error",
         "speed",
@@ -101,9 +101,6 @@ def new_world(
     rules["has_tie_break"] = asked.keeps_state and kind.tie_break is not Policy.tie_break
     rules["has_update"] = asked.keeps_state and kind.update is not Policy.update
     rules["static_gain"] = kind.gain is Policy.gain
-    rules["cost_by_order"] &= not len(
-        shapes.shapes
-    )  # a waiting job that changes its shape has an earlier order
     rules["uses_cluster"], rules["ranks_by_cluster"] = uses_cluster(kind), ranks_by_cluster(kind)
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["device_types"] = devices, len(places), len(cluster.device_types)

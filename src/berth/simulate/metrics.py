@@ -136,7 +136,7 @@ def _deadlines_missed(run: Run) -> int | None:
         return None
     ends = {job: run.records[row] for row, job in enumerate(run.trace.job_ids) if job in due}
     return sum(
-        record["state"] != JobStatus.DONE or record["end_s"] - record["arrival_s"] > due[job]
+        bool(record["state"] != JobStatus.DONE or record["end_s"] - record["arrival_s"] > due[job])
         for job, record in ends.items()
     )
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from berth.live import commands, forecast, snapshot, views
+from berth.live import commands, forecast, scheduled_jobs, snapshot, views
 from berth.live.api.service import Service
 from berth.live.api.tokens import Caller, Tokens
 from berth.live.decisions import replay_pass
@@ -56,6 +56,44 @@ def offer(live, *alternatives, steps: int = 10_000, seconds: float = 400, **more
     spec = SentJob(**facts | {"alternatives": list(alternatives)} | more)
     spec.check_together()
     return live.ask(commands.submit(spec, "me"))["job"]
+
+
+def test_rows_of_waiting_jobs_keep_the_shape_they_count_for(crank, lab, monkeypatch):
+    """Rows and shapes of jobs that have ended are used again while others wait."""
+    monkeypatch.setattr(scheduled_jobs, "_FIRST", 14)
+    live = crank(cluster=lab, policy="berth")
+    fast, slow = (
+        {
+            **one,
+            "parts": [{"name": "all", "devices": devices}],
+            "step": {
+                "near": one["step"]["near"],
+                "rack": one["step"]["near"],
+                "network": one["step"]["network"],
+            },
+        }
+        for one, devices in ((FAST, {"T4": 4}), (SLOW, {"cpu-core": 8}))
+    )
+    ended = [offer(live, fast, slow, steps=500, seconds=20) for _ in range(5)]
+    ended += [offer(live, fast, steps=500, seconds=20) for _ in range(3)]
+    for _ in range(40):
+        live.step(5)
+    assert not any(job in live.state.jobs for job in ended)
+    running = [offer(live, fast, slow, steps=70_000, seconds=3000) for _ in range(4)]
+    live.step(1)
+    waiting = [offer(live, fast, slow, steps=2500, seconds=100) for _ in range(3)]
+    live.step(1)
+    waiting += [offer(live, fast, steps=2500, seconds=100) for _ in range(6)]
+    live.step(1)
+    world = live.state.world
+    for job in waiting:
+        record = world.jobs[live.state.jobs[job].row]
+        assert 0 <= record["counted_shape"] - record["first_shape"] < record["shape_count"]
+    for job in [*waiting, *running]:
+        live.ask(commands.cancel(job))
+    live.step(1)
+    assert not live.state.world.state["waiting_for"].any()
+    assert not live.state.world.state["wanted"].any()
 
 
 def attempt_of(live, job: str):

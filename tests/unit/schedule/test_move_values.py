@@ -13,7 +13,7 @@ import pytest
 from berth.schedule import Defragment, Migrate, Policy, Reserve, Rules, StaticOrder
 from berth.simulate.events import event_frame
 from berth.simulate.run import Run, Setting
-from berth.testing import check_policy, cluster, jobs
+from berth.testing import check_policy, cluster, faults, jobs
 
 
 def play(policy: Policy, rows: list, machines: Any, **setting: Any) -> Run:
@@ -95,6 +95,19 @@ def test_its_own_devices_count_as_free_for_a_job_that_moves_nearer():
     assert places(run, "j4") == ["m0:1", "m1:1"]
     assert moves(run) == [(300.0, "j4", ["m0:2"])]
     assert run.records["end_s"][4] == 1140.0
+
+
+@pytest.mark.parametrize(
+    ("drained", "moved"),
+    [(0, []), (3, [(200.1, "j4", ["m0:4", "m1:4"])]), (None, [(200.1, "j4", ["m0:4", "m1:4"])])],
+)
+def test_its_devices_on_a_drained_machine_do_not_count(drained, moved):
+    # j4 runs on m0 and m3 from 40.3 s on. m1, beside m0, comes free at 200.1 s.
+    rows = [(0, 4, 40), (0.1, 4, 200), (0.2, 4, 1e6), (0.3, 4, 40), (1, 8, 2e5)]
+    events = [] if drained is None else [(150.0, drained, "drain"), (3e5, drained, "undrain")]
+    run = play(Moves(1e6), rows, [[4, 4], [4, 4]], faults=faults(events))
+    assert places(run, "j4") == ["m0:4", "m3:4"]
+    assert moves(run) == moved
 
 
 def test_of_several_spread_jobs_each_that_finds_a_place_moves():

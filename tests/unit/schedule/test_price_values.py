@@ -203,6 +203,7 @@ def test_the_size_of_a_job_is_what_its_rest_costs_over_the_mean_of_those_that_ar
 def test_each_arrival_counts_once_in_the_mean(started, arrivals, mean_usd):
     shapes = timed(1.0, 1, 0), timed(1.0, 0, 1)
     world = choosing(*shapes, left_s=100.0, started=started, arrivals=4, mean_usd=20.0)
+    world.jobs[0].counted_shape = 0 if started else -1
     plain(count_demand)(world, 0, 1)
     plain(count_demand)(world, 0, -1)
     assert (world.state[0].arrivals, world.state[0].mean_usd) == (arrivals, mean_usd)

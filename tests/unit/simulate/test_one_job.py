@@ -538,6 +538,29 @@ def test_a_large_job_waits_sixteen_times_its_run_at_most():
     assert held_types(done, "j5") == ["V100-16"]
 
 
+def test_so_does_each_of_many_large_jobs():
+    """Twelve of them, the first four of a pass or not: the other type is idle, and none waits longer."""
+    small = [(1000.0 + at, offer(10, *EITHER_TYPE)) for at in range(100)]
+    large = [(5000.0 + at, offer(1000 + at, *EITHER_TYPE)) for at in range(12)]
+    rows = [(0.0, offer(500_000.0, EITHER_TYPE[0])), *small, *large]
+    jobs = trace(rows, preemptible=[0] + [1] * 112)
+    done = run(jobs, priced({"T4": 4}, *[{"V100": 4}] * 12), setting=replace(BARE, log=True))
+    waits = [at - 5000.0 - k for k, at in enumerate(first_starts(done)[101:])]
+    assert min(waits) == pytest.approx(16_000.0, rel=1e-9)
+    assert max(waits) <= 16.0 * 1011 + 1.0, waits
+
+
+def test_a_large_job_does_not_wait_for_a_shape_that_its_quota_never_allows():
+    rows = [(1000.0 * at, offer(10, EITHER_TYPE[0])) for at in range(5)]
+    halves = shape(2.0, {"V100": 2}, name="two V100")
+    jobs = trace([*rows, (6000.0, offer(1000, EITHER_TYPE[0], halves))], vc=[None] * 5 + ["q"])
+    for quota, types in ((2, ["V100-16"]), (4, ["T4"])):
+        setting = replace(BARE, log=True, quotas={"q": quota})
+        done = run(jobs, priced({"T4": 4}, {"V100": 4}), setting=setting)
+        assert first_starts(done)[5] == 6000.0
+        assert held_types(done, "j5") == types
+
+
 @pytest.mark.parametrize(("v100_usd", "held"), [(2.5, ["T4"]), (1.5, ["T4", "V100-16"])])
 def test_no_running_job_moves_to_a_type_on_which_its_work_costs_more(v100_usd, held):
     """j1 starts on T4s. At 6,000 s j0 leaves V100s: three times as fast, at 5 or 3 times the price."""
