@@ -151,7 +151,16 @@ def test_json_lines_hold_plain_jobs_and_offers_and_read_back_the_same(tmp_path):
     ("line", "what"),
     [
         ('{"job_id": "b", "submit_s": 5}', "num_gpu is missing"),
-        ('{"job_id": "b", "submit_s": 5, "alternatives": []}', "can't be compared"),
+        ('{"job_id": "b", "submit_s": 5, "alternatives": []}', "alternatives: is empty"),
+        (
+            '{"job_id": "b", "submit_s": 5, "work": "2 steps", "alternatives": []}',
+            "alternatives: is empty; it needs at least 1",
+        ),
+        (
+            '{"job_id": "b", "submit_s": 5, "alternatives": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            "is nested more than 64 deep",
+        ),
+        ('{"job_id": "b", "submit_s": ' + "9" * 5000 + "}", "holds a number of too many digits"),
         (
             '{"job_id": "b", "submit_s": 5, "work": "2 steps", "num_gpu": 1, "duration_s": 1}',
             "belong to a job",
