@@ -167,6 +167,15 @@ def test_json_lines_hold_plain_jobs_and_offers_and_read_back_the_same(tmp_path):
         ),
         ('{"job_id": "b", "submit_s": 5, "gpus": 1}', "unknown key"),
         ('{"job_id": "b", ', "is not JSON"),
+        (
+            '{"job_id": "b", "submit_s": 5, "work": "2 steps", "alternatives": [{"step": "1s", "parts": '
+            '[{"name": "a", "devices": {"A100-40": 2, "A100-40": 4}}]}]}',
+            "'A100-40' is given twice in one object; remove one of the two",
+        ),
+        (
+            '{"job_id": "b", "submit_s": 5, "submit_s": 6, "num_gpu": 1, "duration_s": 1}',
+            "'submit_s' is given twice",
+        ),
     ],
 )
 def test_a_bad_line_is_counted_and_strict_names_it(tmp_path, line, what):

@@ -111,9 +111,11 @@ def _job(text: str, where: str) -> tuple[dict[str, Any], Offer | None]:
     """The columns of a line's job, and its offer."""
     _refuse_deep_nesting(text)
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         raise TraceError(f"is not JSON: {error.msg} at column {error.colno}") from None
+    except InputError:
+        raise
     except ValueError:  # of an integer beyond the digits that Python converts
         raise TraceError("holds a number of too many digits") from None
     if not isinstance(data, dict):
@@ -126,6 +128,16 @@ def _job(text: str, where: str) -> tuple[dict[str, Any], Offer | None]:
     first = offer.alternatives[0]
     job["num_gpu"], job["duration_s"] = sum(first.devices.values()), offer.near_s(first)
     return job, offer
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object; plain `json` keeps the last of two equal keys."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise TraceError(f"{twice!r:.60} is given twice in one object", hint="remove one of the two")
+    return found
 
 
 def _refuse_deep_nesting(text: str) -> None:
