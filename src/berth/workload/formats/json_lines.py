@@ -154,7 +154,8 @@ def _refuse_deep_nesting(text: str) -> None:
 def _reason(error: InputError, where: str) -> str:
     """The message without its position, which the row has, on one line."""
     hint = f"; {error.hint}" if error.hint else ""
-    return " ".join((error.what + hint).replace(f"{where}:1:1", "").replace(where, "").split())
+    what = error.what.replace(f"\n{where}: ", "; ")  # of several mistakes in a line
+    return " ".join((what + hint).replace(f"{where}:1:1", "").replace(where, "").split())
 
 
 JSON_LINES = _JsonLines()
