@@ -72,7 +72,7 @@ def validate(data: Any, model: type[SpecT], text: str, where: str) -> SpecT:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        raise _located(error, text, model, where) from None
+        raise _located(error, data, text, model, where) from None
 
 
 def locate(text: str, path: Sequence[int | str], *, at_key: bool = False) -> tuple[int, int]:
@@ -170,7 +170,7 @@ def _refuse_deep_nesting(text: str, where: str) -> None:
             raise SpecError(f"is nested more than {_DEEPEST} deep", where=spot)
 
 
-def _located(error: ValidationError, text: str, model: type[Spec], where: str) -> SpecError:
+def _located(error: ValidationError, data: Any, text: str, model: type[Spec], where: str) -> SpecError:
     """One SpecError for all errors of pydantic: the first with its position, the others listed below."""
     try:
         tree = yaml.compose(text, Loader=yaml.CSafeLoader)
@@ -181,12 +181,15 @@ def _located(error: ValidationError, text: str, model: type[Spec], where: str) -
         path, at_key = _about(tree, detail)
         line, column = _position(tree, path, at_key=at_key)
         text = _message(detail, model)
-        has_branches = tree is not None and detail["type"] != "missing"
-        key = _dotted(_written(tree, detail["loc"]) if has_branches else detail["loc"])
+        key = _dotted(_written(data, detail["loc"], missing=detail["type"] == "missing"))
         spot = where if tree is None else f"{where}:{line}:{column}"
         if messages and messages[-1][0] == spot and messages[-1][1].startswith(f"{key}{_EXPECTED}"):
-            text = text.replace(_EXPECTED, "or ", 1)  # another branch of the same union
-            messages[-1] = (spot, f"{messages[-1][1].rsplit(_GIVEN, 1)[0]} {text}")
+            # another branch of the same union; what it says of the value itself says more than the type
+            if text.startswith(_EXPECTED):
+                text = f"{messages[-1][1].rsplit(_GIVEN, 1)[0]} {text.replace(_EXPECTED, 'or ', 1)}"
+            else:
+                text = f"{key}{text}"
+            messages[-1] = (spot, text)
         else:
             messages.append((spot, f"{key}{text}"))
     spot, what = messages[0]
@@ -225,15 +228,21 @@ def _position(tree: yaml.Node | None, loc: Sequence[int | str], *, at_key: bool 
     return found
 
 
-def _written(tree: yaml.Node | None, loc: Sequence[int | str]) -> list[int | str]:
-    """The steps of `loc` that are in the file; the others are branches of a union."""
-    node = tree
+def _written(data: Any, loc: Sequence[int | str], *, missing: bool = False) -> list[int | str]:
+    """The steps of `loc` that are in the data; the others are branches of a union. `missing`: the last is not there."""
     found: list[int | str] = []
-    for step in loc:
-        _, value = _child(node, step)
-        if value is not None:
-            node, found = value, [*found, step]
-    return found
+    for step in loc[:-1] if missing else loc:
+        if isinstance(data, dict):
+            key = next((key for key in data if str(key) == str(step)), None)
+            if key is None:
+                continue
+            data = data[key]
+        elif isinstance(data, list) and isinstance(step, int) and step < len(data):
+            data = data[step]
+        else:
+            continue
+        found.append(step)
+    return [*found, *loc[-1:]] if missing else found
 
 
 def _child(node: yaml.Node | None, step: int | str) -> tuple[yaml.Node | None, yaml.Node | None]:

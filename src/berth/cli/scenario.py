@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -60,12 +61,27 @@ class Scenario:
         notes = [*(left_out if bad.total else []), *self.trace.notes, *self.cluster.notes]
         if (durations := reference_note(self.cluster, self.reference, self.trace)) is not None:
             notes.append(durations)
-        if self.too_large:
-            named = ", ".join(self.too_large[:5]) + (" ..." if len(self.too_large) > 5 else "")
-            count = format_count(len(self.too_large), "job")
-            notes.append(
-                f"never schedulable, larger than the cluster: {count} ({named}); counted nowhere else"
-            )
+        return notes + self._unfit
+
+    @property
+    def _unfit(self) -> list[str]:
+        """Notes about jobs and alternatives that the cluster can never hold."""
+        from berth.simulate.jobs import absent_types_of
+
+        notes = []
+        absent = absent_types_of(self.trace, self.cluster)
+        if absent.names:
+            left_out = format_count(absent.alternatives, "alternative")
+            are = "is" if absent.alternatives == 1 else "are"
+            notes.append(f"{left_out} {are} left out: {_not_in_cluster(absent.names)}")
+        without = set(absent.jobs)
+        for why, jobs in (
+            ("all alternatives ask for devices that are not in the cluster", absent.jobs),
+            ("larger than the cluster", tuple(job for job in self.too_large if job not in without)),
+        ):
+            if jobs:
+                count = format_count(len(jobs), "job")
+                notes.append(f"never schedulable, {why}: {count} ({_first(jobs)}); counted nowhere else")
         return notes
 
     @property
@@ -94,7 +110,7 @@ def build_scenario(
     from berth.cluster.load import load_cluster
     from berth.schedule.world import check_limits
     from berth.simulate.faults import draw_faults, horizon_of, parse_faults
-    from berth.simulate.jobs import device_types_of, too_large
+    from berth.simulate.jobs import absent_types_of, device_types_of, too_large
     from berth.simulate.quotas import load_quotas
     from berth.simulate.reference import reference_device
     from berth.simulate.trace_source import TraceSource, gpus_of
@@ -103,9 +119,8 @@ def build_scenario(
     gpus_of(written)
     source = TraceSource(trace, options.at_once)
     jobs = source.trace(written)
-    written = gpu_part(
-        written, device_types_of(jobs, written)
-    )  # cores stay where jobs with parts ask for them
+    # cores stay where jobs with parts ask for them
+    written = gpu_part(written, device_types_of(jobs, written))
     check_limits(written)
     setting = options.setting()
     named = options.reference_device
@@ -124,12 +139,28 @@ def build_scenario(
         draw_faults(spec.at(options.seed), changed, horizon_of(jobs, changed))
         setting = replace(setting, fault_spec=spec)
     large = too_large(jobs, changed)
+    if len(large) == len(jobs) and (absent := absent_types_of(jobs, changed)).jobs:
+        others = "; the other jobs are larger than the cluster" if len(absent.jobs) < len(jobs) else ""
+        raise InputError(
+            f"no job can ever start: {_not_in_cluster(absent.names)}{others}",
+            where=trace,
+            hint=f"{changed.name} has {', '.join(kind.name for kind in changed.device_types)}",
+        )
     if len(large) == len(jobs):
         least = f"the smallest of its jobs requests {format_count(int(jobs.num_gpu.min()), 'GPU')}"
         raise InputError(
             f"{least}: none can ever start", where=trace, hint=f"{changed.name} has {changed.devices:,}"
         )
     return Scenario(source, jobs, changed, setting, large)
+
+
+def _first(names: Sequence[str]) -> str:
+    """The first few names."""
+    return ", ".join(names[:_SHOWN]) + (" ..." if len(names) > _SHOWN else "")
+
+
+def _not_in_cluster(types: Sequence[str]) -> str:
+    return f"{_first(types)} {'is' if len(types) == 1 else 'are'} not in the cluster"
 
 
 def load_policies(texts: list[str] | None) -> dict[str, Policy]:

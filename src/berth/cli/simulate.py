@@ -195,7 +195,9 @@ def _show(
 
 def heading(one: PolicyRun) -> str:
     """Return the title of the results."""
+    from berth.simulate.trace_source import gpus_of
+
     setting, run = one.run.setting, one.run
     network = setting.network + (f", congestion x{setting.congestion:g}" if setting.congestion != 1 else "")
-    jobs, gpus = format_count(len(run.trace), "job"), format_count(run.cluster.devices, "GPU")
+    jobs, gpus = format_count(len(run.trace), "job"), format_count(gpus_of(run.cluster), "GPU")
     return f"{jobs} on {run.cluster.name} ({gpus}); network {network}"

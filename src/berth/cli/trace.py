@@ -58,7 +58,9 @@ def info(
 @app.verb("berth trace convert philly.csv.xz slice.csv.zst --since 2017-10-01 --max-gpus 64")
 def convert(
     file: File,
-    out: Annotated[str, argument("OUT", "The CSV to write: .csv, .csv.gz, .csv.xz or .csv.zst.")],
+    out: Annotated[
+        str, argument("OUT", "The file to write: .csv or .jsonl; .gz, .xz or .zst after it compress it.")
+    ],
     strict: Strict = False,
     format: FormatName = None,  # noqa: A002
     since: Annotated[
@@ -75,14 +77,14 @@ def convert(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a trace, or a slice of it, as berth's plain CSV. Times count from the first selected job."""
+    """Write a trace, or a slice of it, as berth's plain CSV or JSON lines. Times count from the first selected job."""
     from berth.report.trace import print_bad, print_notes
     from berth.workload.selection import Selection, renumbered
 
     check_output(out, force, option="OUT")
     selection = Selection(since, until, sizes, max_gpus, tuple(vc or ()), limit)
     trace = selection.apply(_read(file, strict, format))
-    (renumbered(trace) if renumber else trace).write_csv(out)
+    (renumbered(trace) if renumber else trace).write(out)
     if as_json:
         terminal.print_json({**_facts(trace), "written": out})
         return

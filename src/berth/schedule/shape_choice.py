@@ -207,7 +207,10 @@ def over_quota(world: World, row: int, number: int) -> bool:
 @inlined
 def within_quota(world: World, row: int, size: float) -> bool:
     """Whether its virtual cluster may ever hold a shape that a job of this size does not refuse."""
-    return world.jobs[row].quota < 0 or least_gpus(world, row, size) <= world.quotas[world.jobs[row].quota].allowed
+    return (
+        world.jobs[row].quota < 0
+        or least_gpus(world, row, size) <= world.quotas[world.jobs[row].quota].allowed
+    )
 
 
 @kernel

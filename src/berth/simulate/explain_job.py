@@ -26,6 +26,7 @@ from berth.simulate.jobs import iteration_s
 from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import NETWORKS, Run, Setting, simulate
 from berth.simulate.timeline import Attempts, attempts, machines_of
+from berth.workload.binding import absent_types
 from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace
 
@@ -118,6 +119,18 @@ def _first_start_s(run: Run, row: int) -> float:
 def _check_explainable(run: Run, row: int) -> None:
     """Refuses jobs to which nothing happens, or the same forever."""
     job, gpus = str(run.trace.job_ids[row]), int(run.trace.num_gpu[row])
+    if job in run.jobs.too_large and (offer := run.trace.offers.get(job)) is not None:
+        absent = [absent_types(shape, run.cluster) for shape in offer.alternatives]
+        names = ", ".join(dict.fromkeys(name for found in absent for name in found))
+        raise InputError(
+            f"job {job} can never start: "
+            + (
+                f"all its alternatives ask for devices that the cluster lacks: {names}"
+                if all(absent)
+                else "none of its alternatives fits the cluster"
+            ),
+            hint=f"{run.cluster.name} has {', '.join(kind.name for kind in run.cluster.device_types)}",
+        )
     if job in run.jobs.too_large:
         raise InputError(
             f"job {job} asks for {gpus} GPUs of one kind: it can never start",

@@ -25,7 +25,7 @@ from berth.schedule.world import new_jobs
 from berth.simulate.engine_state import TRAFFIC, NetworkMode
 from berth.simulate.knowledge import Estimates, set_knowledge
 from berth.simulate.quotas import charge_jobs
-from berth.workload.binding import BoundShape, bind_fitting, device_index
+from berth.workload.binding import BoundShape, absent_types, bind_fitting, device_index
 from berth.workload.mix import Mix
 from berth.workload.profile import JobProfile
 from berth.workload.profiles import load_profile
@@ -119,6 +119,28 @@ def too_large(trace: Trace, cluster: Cluster) -> tuple[str, ...]:
             if job in trace.offers and not bound_offer(cluster, trace.offers[job])
         ),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class AbsentTypes:
+    """Device types that jobs with alternatives ask for and a cluster lacks, and what is left out for it."""
+
+    names: tuple[str, ...] = ()
+    alternatives: int = 0
+    jobs: tuple[str, ...] = ()  # ids of those with no other alternative
+
+
+def absent_types_of(trace: Trace, cluster: Cluster) -> AbsentTypes:
+    """The device types of a trace's alternatives that the cluster lacks."""
+    names: dict[str, None] = {}
+    alternatives, jobs = 0, []
+    for job, offer in trace.offers.items():
+        absent = [found for shape in offer.alternatives if (found := absent_types(shape, cluster))]
+        names.update(dict.fromkeys(name for found in absent for name in found))
+        alternatives += len(absent)
+        if len(absent) == len(offer.alternatives):
+            jobs.append(job)
+    return AbsentTypes(tuple(names), alternatives, tuple(jobs))
 
 
 @per_cluster

@@ -122,6 +122,11 @@ def device_index(cluster: Cluster, name: str) -> int | None:
     return None
 
 
+def absent_types(shape: Shape, cluster: Cluster) -> tuple[str, ...]:
+    """The device types that a shape asks for and the cluster lacks, as they are written."""
+    return tuple(name for name in shape.devices if device_index(cluster, name) is None)
+
+
 def _need(parts: Sequence[Part], cluster: Cluster, where: str | None) -> Need:
     need = [0] * len(cluster.device_types)
     for part in parts:

@@ -66,7 +66,10 @@ class Selection:
 def renumbered(trace: Trace) -> Trace:
     """The same jobs, named 0, 1, 2 ... in order of submission."""
     names = pl.int_range(len(trace), eager=True).cast(pl.String).alias("job_id")
-    return replace(trace, frame=trace.frame.with_columns(names))
+    offers = {
+        name: trace.offers[job] for name, job in zip(names, trace.job_ids, strict=True) if job in trace.offers
+    }
+    return replace(trace, frame=trace.frame.with_columns(names), offers=offers)
 
 
 def submitted_at_once(trace: Trace) -> Trace:

@@ -40,6 +40,8 @@ from berth.workload.shapes import (
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
 Amount = Annotated[float, BeforeValidator(units.amount), Field(gt=0)]
 StepTime = Annotated[Seconds, Field(gt=0)]
+# forms of one value; no key is called so, which a message could take it for
+_ANY_OF, _TYPES, _BY_TIER, _SAME = "(any of)", "(types)", "(by tier)", "(same)"
 ReadPlan = Callable[[str, str], Shape]  # (path as written, position of the key) -> its shape
 
 
@@ -52,7 +54,12 @@ class AnyOfSpec(Spec):
 
 def _form_of(devices: Any) -> str:
     """Which form of `devices` was written, so that a mistake in one is not reported for both."""
-    return "any_of" if isinstance(devices, AnyOfSpec) or "any_of" in (devices or ()) else "types"
+    any_of = isinstance(devices, AnyOfSpec) or (isinstance(devices, dict) and "any_of" in devices)
+    return _ANY_OF if any_of else _TYPES
+
+
+def _form_of_step(step: Any) -> str:
+    return _BY_TIER if isinstance(step, dict) else _SAME
 
 
 _Types = Annotated[dict[str, Count], Field(min_length=1, max_length=8)]
@@ -63,7 +70,7 @@ class PartSpec(Spec):
 
     name: Annotated[str, Field(min_length=1, max_length=64)]
     devices: Annotated[
-        Annotated[AnyOfSpec, Tag("any_of")] | Annotated[_Types, Tag("types")], Discriminator(_form_of)
+        Annotated[AnyOfSpec, Tag(_ANY_OF)] | Annotated[_Types, Tag(_TYPES)], Discriminator(_form_of)
     ]
     tier: str | None = None
     processes: Count = 1
@@ -77,7 +84,14 @@ class ShapeSpec(Spec):
     plan: Annotated[str, Field(min_length=1, max_length=4096)] | None = None
     plan_digest: str | None = None
     parts: Annotated[list[PartSpec], Field(min_length=1, max_length=MAX_PARTS)] | None = None
-    step: Annotated[dict[str, StepTime], Field(min_length=1)] | StepTime | None = None
+    step: (
+        Annotated[
+            Annotated[dict[str, StepTime], Field(min_length=1), Tag(_BY_TIER)]
+            | Annotated[StepTime, Tag(_SAME)],
+            Discriminator(_form_of_step),
+        ]
+        | None
+    ) = None
     batch: Amount | None = None
     price: UsdPerHour | None = None
     between: Bytes | None = None

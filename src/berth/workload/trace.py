@@ -192,9 +192,9 @@ class Trace:
 
     def write(self, path: str | Path) -> None:
         """Write CSV, or JSON lines where the name ends in `.jsonl`; both may be compressed."""
-        from berth.workload.writing import write_jsonl
+        from berth.workload.writing import JSONL_SUFFIXES, write_jsonl
 
-        if ".jsonl" in Path(path).name:
+        if Path(path).name.endswith(JSONL_SUFFIXES):
             write_jsonl(self, path)
         else:
             self.write_csv(path)

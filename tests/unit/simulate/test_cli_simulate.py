@@ -497,3 +497,92 @@ def test_quotas_hold_jobs_back_and_are_refused_in_one_message(berth, tmp_path):
         code, _, err = berth(*arguments, *wrong)
         assert code == 2
         assert err.startswith("error: ")
+
+
+def write_offers(path, **types):
+    """A trace of jobs with an alternative of one step time for each group of device types; a group is one shape."""
+    lines = []
+    for job, groups in types.items():
+        alternatives = [
+            {
+                "parts": [{"name": kind, "devices": {kind: count}} for kind, count in group.items()],
+                "step": "1s",
+            }
+            for group in groups
+        ]
+        written = {"job_id": job, "submit_s": len(lines), "work": "100 steps", "alternatives": alternatives}
+        lines.append(json.dumps(written) + "\n")
+    path.write_text("".join(lines))
+    return path
+
+
+def test_device_types_that_the_cluster_lacks_are_named_in_the_notes(berth, tmp_path):
+    path = write_offers(
+        tmp_path / "jobs.jsonl",
+        a=[{"V100-16": 4}, {"V100-I6": 8}],
+        b=[{"V100-I6": 2}, {"V100-16": 1, "A100-4O": 1}],
+        c=[{"V100-16": 99}, {"V100-I6": 2}],
+    )
+    arguments = (path, "--cluster", CLUSTER, "--network", "off", "--policy", "fifo")
+    code, out, _ = berth("simulate", *arguments, "--json")
+    assert code == 0
+    document = json.loads(out)
+    unfit = [note for note in document["notes"] if "left out" in note or "never" in note]
+    assert unfit == [
+        "4 alternatives are left out: V100-I6, A100-4O are not in the cluster",
+        "never schedulable, all alternatives ask for devices that are not in the cluster: 1 job (b); "
+        "counted nowhere else",
+        "never schedulable, larger than the cluster: 1 job (c); counted nowhere else",
+    ]
+    assert (document["results"][0]["finished"], document["results"][0]["never_schedulable"]) == (1, 2)
+    code, _, err = berth("explain", path, "b", *arguments[1:])
+    assert code == 2
+    assert "all its alternatives ask for devices that the cluster lacks: A100-4O, V100-I6" in " ".join(
+        err.split()
+    )
+    code, _, err = berth("explain", path, "c", *arguments[1:])
+    assert code == 2
+    assert "job c can never start: none of its alternatives fits the cluster" in err
+
+
+def test_a_trace_of_absent_device_types_only_is_refused_for_that_reason(berth, tmp_path):
+    path = write_offers(tmp_path / "jobs.jsonl", a=[{"V100-I6": 4}], b=[{"V100-I6": 2}])
+    code, _, err = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
+    assert code == 2
+    assert err.startswith(f"error: {path}: no job can ever start: V100-I6 is not in the cluster\n")
+    assert f"{CLUSTER} has V100-16" in err
+
+
+def test_parts_on_cores_and_a_deadline_work_on_the_command_line(berth, tmp_path):
+    """Two jobs of 40 s, one with a deadline of 30 s; both need GPUs and cores."""
+    cluster = tmp_path / "mix.yaml"
+    cluster.write_text("racks:\n  - machines: [{count: 2, devices: {V100-16: 4, cpu-core: 16}}]\n")
+    parts = [{"name": "dense", "devices": {"V100-16": 4}}, {"name": "rows", "devices": {"cpu-core": 12}}]
+    jobs = [
+        {
+            "job_id": job,
+            "submit_s": 0,
+            "work": "1000 steps",
+            "alternatives": [{"parts": parts, "step": "40ms"}],
+        }
+        | ({"deadline": "30s"} if job == "late" else {})
+        for job in ("late", "other")
+    ]
+    path = tmp_path / "jobs.jsonl"
+    path.write_text("".join(json.dumps(job) + "\n" for job in jobs))
+    arguments = (path, "--cluster", cluster, "--network", "off", "--policy", "fifo")
+    code, out, err = berth("simulate", *arguments, "--json")
+    assert code == 0, err
+    result = json.loads(out)["results"][0]
+    assert (result["finished"], result["mean_jct_s"], result["deadlines_missed"]) == (2, 40.0, 1)
+    code, out, err = berth("simulate", *arguments)
+    assert code == 0, err
+    assert "2 jobs on mix (8 GPUs)" in out
+
+
+@pytest.mark.parametrize("shapes", ["plan", "mixed", "data-parallel"])
+def test_jobs_with_alternatives_are_generated_for_a_cluster(berth, shapes):
+    source = f"generate:shapes={shapes},jobs=20"
+    code, out, err = berth("simulate", source, "--cluster", "cloud-mix", "--policy", "fifo", "--json")
+    assert code == 0, err
+    assert json.loads(out)["results"][0]["finished"] == 20

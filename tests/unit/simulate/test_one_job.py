@@ -22,6 +22,7 @@ from berth.simulate.events import digest, event_frame
 from berth.simulate.metrics import summarise
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster
+from berth.workload.reading import read_trace
 from berth.workload.shapes import EVERY, Offer, Part, Shape, Work, canonical
 from berth.workload.trace import Trace
 
@@ -117,6 +118,15 @@ def test_a_job_waits_for_a_shape_that_ends_sooner_and_says_so():
     reason, until_s, saves_s = seen[-1]
     assert (reason, until_s) == (ReasonCode.WAITS_FOR_SHAPE, 100.0)
     assert saves_s > 8000
+
+
+def test_a_trace_that_was_written_and_read_gives_the_same_simulation(tmp_path):
+    either = offer(1000.5, shape(1.0, {GPU: 2}, name="two"), shape(0.3, {GPU: 8}, name="eight"))
+    jobs = trace([(0, either), (1, (3, 100.0)), (2, either)])
+    jobs.write(tmp_path / "jobs.jsonl.gz")
+    again = read_trace(tmp_path / "jobs.jsonl.gz", strict=True)
+    assert again.offers == jobs.offers
+    assert len({digest(event_frame(run(one, cluster([[4, 4]])))) for one in (jobs, again)}) == 1
 
 
 def test_parts_of_several_types_start_together_or_not_at_all(mixed):

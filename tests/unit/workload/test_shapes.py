@@ -151,13 +151,31 @@ def test_json_lines_hold_plain_jobs_and_offers_and_read_back_the_same(tmp_path):
     ("line", "what"),
     [
         ('{"job_id": "b", "submit_s": 5}', "num_gpu is missing"),
-        ('{"job_id": "b", "submit_s": 5, "alternatives": []}', "can't be compared"),
+        ('{"job_id": "b", "submit_s": 5, "alternatives": []}', "alternatives: is empty"),
+        (
+            '{"job_id": "b", "submit_s": 5, "work": "2 steps", "alternatives": []}',
+            "alternatives: is empty; it needs at least 1",
+        ),
+        (
+            '{"job_id": "b", "submit_s": 5, "alternatives": ' + "[" * 100_000 + "]" * 100_000 + "}",
+            "is nested more than 64 deep",
+        ),
+        ('{"job_id": "b", "submit_s": ' + "9" * 5000 + "}", "holds a number of too many digits"),
         (
             '{"job_id": "b", "submit_s": 5, "work": "2 steps", "num_gpu": 1, "duration_s": 1}',
             "belong to a job",
         ),
         ('{"job_id": "b", "submit_s": 5, "gpus": 1}', "unknown key"),
         ('{"job_id": "b", ', "is not JSON"),
+        (
+            '{"job_id": "b", "submit_s": 5, "work": "2 steps", "alternatives": [{"step": "1s", "parts": '
+            '[{"name": "a", "devices": {"A100-40": 2, "A100-40": 4}}]}]}',
+            "'A100-40' is given twice in one object; remove one of the two",
+        ),
+        (
+            '{"job_id": "b", "submit_s": 5, "submit_s": 6, "num_gpu": 1, "duration_s": 1}',
+            "'submit_s' is given twice",
+        ),
     ],
 )
 def test_a_bad_line_is_counted_and_strict_names_it(tmp_path, line, what):
@@ -168,6 +186,47 @@ def test_a_bad_line_is_counted_and_strict_names_it(tmp_path, line, what):
         read_trace(path, strict=True)
     assert f"{path}:2" in str(caught.value)
     assert what in str(caught.value)
+
+
+NO_UNIT = "has no unit, so it is not a duration; write it like 12h, 30s or 40ms"
+STEP, DEVICES = "alternatives.0.step", "alternatives.0.parts.0.devices"
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("step", 40, f"{STEP}: '40' {NO_UNIT}"),
+        ("step", "5", f"{STEP}: '5' {NO_UNIT}"),
+        ("step", "0ms", f"{STEP}: input should be greater than 0 (given: '0ms')"),
+        ("step", {"near": 40}, f"{STEP}.near: '40' {NO_UNIT}"),
+        ("step", {}, f"{STEP}: is empty; it needs at least 1"),
+        ("devices", 5, f"{DEVICES}: input should be a valid dictionary (given: 5)"),
+        ("devices", {"any_of": ["T4"]}, f"{DEVICES}.count: is missing"),
+        ("devices", {"any_of": ["T4"], "count": 0}, f"{DEVICES}.count: input should be greater than 0 (given: 0)"),
+        ("devices", {"T4": "2"}, f"{DEVICES}.T4: input should be a valid integer (given: '2')"),
+    ],
+)  # fmt: skip
+def test_a_mistake_in_a_form_of_a_value_is_one_message_with_the_keys_as_written(tmp_path, key, value, what):
+    part = {"name": "all", "devices": value if key == "devices" else {"T4": 2}}
+    job = {"work": "2 steps", "alternatives": [{"parts": [part], "step": value if key == "step" else "1s"}]}
+    with pytest.raises(InputError) as submitted:
+        parse_offer(json.dumps(job), "job.yaml")
+    assert submitted.value.what == what
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(json.dumps({"job_id": "b", "submit_s": 5} | job))
+    with pytest.raises(TraceError) as read:
+        read_trace(path)
+    assert str(read.value).splitlines()[0] == f"{path}:1: {what}"
+
+
+def test_two_mistakes_in_a_line_are_separated(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text('{"job_id": "b", "submit_s": "x", "num_gpu": 0, "duration_s": 1}')
+    with pytest.raises(TraceError) as caught:
+        read_trace(path)
+    first, second = str(caught.value).splitlines()[0].split("; ")
+    assert first.startswith(f"{path}:1: submit_s: ")
+    assert second.startswith("num_gpu: ")
 
 
 @settings(max_examples=60, deadline=None)

@@ -135,3 +135,46 @@ def test_known_slices_of_philly_come_out_of_the_whole(shared_traces, berth, tmp_
     # Jobs of the same second stand in another order there.
     columns = ["submit_s", "num_gpu", "duration_s", "vc"]
     assert week_jobs.frame.select(columns).sort(columns).equals(known.frame.select(columns).sort(columns))
+
+
+def job(name, submit_s, *steps):
+    """A line of a job with an alternative for each step time."""
+    alternatives = [
+        {"parts": [{"name": "all", "devices": {"V100-16": at + 1}}], "step": step}
+        for at, step in enumerate(steps)
+    ]
+    written = {"job_id": name, "submit_s": submit_s, "work": "1e6 examples", "batch": 128, "deadline": "6h"}
+    return json.dumps(written | {"alternatives": alternatives})
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz", "out.jsonl.zst"])
+def test_convert_writes_jobs_with_alternatives_as_json_lines(berth, tmp_path, name):
+    plain = '{"job_id": "p", "submit_s": 3, "num_gpu": 2, "duration_s": 60.5, "user": "ada"}'
+    path, out = tmp_path / "jobs.jsonl", tmp_path / name
+    written = [job("b", 0, "40ms", {"near": "21ms", "network": "0.03s"}), plain, job("a", 7, "0.1s")]
+    path.write_text("\n".join(written) + "\n")
+    code, said, _ = berth("trace", "convert", path, out)
+    assert code == 0
+    assert "3 jobs" in said
+    before, after = read_trace(path), read_trace(out, strict=True)
+    assert len(before.offers) == 2
+    assert after.offers == before.offers
+    assert after.frame.equals(before.frame)
+
+
+def test_renumbered_jobs_keep_their_alternatives(berth, tmp_path):
+    path, out = tmp_path / "jobs.jsonl", tmp_path / "out.jsonl"
+    path.write_text("\n".join([job("1", 0, "40ms"), job("0", 7, "0.1s", "0.06s")]) + "\n")
+    assert berth("trace", "convert", path, out, "--renumber")[0] == 0
+    before, after = read_trace(path), read_trace(out, strict=True)
+    assert after.job_ids == ["0", "1"]
+    assert [after.offers[name] for name in ("0", "1")] == [before.offers[name] for name in ("1", "0")]
+
+
+def test_convert_of_alternatives_to_csv_is_refused_and_names_the_suffixes(berth, tmp_path):
+    path, out = tmp_path / "jobs.jsonl", tmp_path / "out.csv"
+    path.write_text(job("b", 0, "40ms") + "\n")
+    code, _, err = berth("trace", "convert", path, out)
+    assert code == 2
+    assert "end the name in .jsonl" in err
+    assert not out.exists()

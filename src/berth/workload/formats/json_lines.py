@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import codecs
 import json
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
@@ -22,10 +23,13 @@ from berth.spec import validate
 from berth.workload.formats.base import Head, ParsedJobs
 from berth.workload.parsing.stream import TraceStream
 from berth.workload.shape_spec import Amount, OfferSpec, ShapeSpec, offer_of
-from berth.workload.shapes import Offer
+from berth.workload.shapes import MAX_ALTERNATIVES, Offer
 from berth.workload.trace import NEEDED, OPTIONAL, BadRow, BadRowCollector
 
 _PLAIN = (*NEEDED, *OPTIONAL)
+_DEEPEST = 64  # as in YAML, see `berth.spec`
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')  # texts too: their brackets do not count
+_Alternatives = Annotated[list[ShapeSpec], Field(min_length=1, max_length=MAX_ALTERNATIVES)]
 
 
 class JobLine(OfferSpec):
@@ -44,7 +48,7 @@ class JobLine(OfferSpec):
     estimate_s: Annotated[float, Field(gt=0)] | None = None
     preemptible: Annotated[int, Field(ge=0, le=1)] | None = None
     batch: Amount | None = None
-    alternatives: list[ShapeSpec] | None = None  # type: ignore[assignment]
+    alternatives: _Alternatives | None = None  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:
@@ -105,10 +109,15 @@ def _lines(source: TraceStream) -> Iterator[tuple[int, str]]:
 
 def _job(text: str, where: str) -> tuple[dict[str, Any], Offer | None]:
     """The columns of a line's job, and its offer."""
+    _refuse_deep_nesting(text)
     try:
-        data = json.loads(text)
+        data = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
         raise TraceError(f"is not JSON: {error.msg} at column {error.colno}") from None
+    except InputError:
+        raise
+    except ValueError:  # of an integer beyond the digits that Python converts
+        raise TraceError("holds a number of too many digits") from None
     if not isinstance(data, dict):
         raise TraceError("is not a JSON object")
     written = validate(data, JobLine, "", where)
@@ -121,10 +130,32 @@ def _job(text: str, where: str) -> tuple[dict[str, Any], Offer | None]:
     return job, offer
 
 
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object; plain `json` keeps the last of two equal keys."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for at, key in enumerate(keys) if key in keys[:at])
+        raise TraceError(f"{twice!r:.60} is given twice in one object", hint="remove one of the two")
+    return found
+
+
+def _refuse_deep_nesting(text: str) -> None:
+    """The parser builds nested values by recursion, of which Python allows only so much."""
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return
+    depth = 0
+    for found in _BRACKETS.finditer(text):
+        depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+        if depth > _DEEPEST:
+            raise TraceError(f"is nested more than {_DEEPEST} deep")
+
+
 def _reason(error: InputError, where: str) -> str:
     """The message without its position, which the row has, on one line."""
     hint = f"; {error.hint}" if error.hint else ""
-    return " ".join((error.what + hint).replace(f"{where}:1:1", "").replace(where, "").split())
+    what = error.what.replace(f"\n{where}: ", "; ")  # of several mistakes in a line
+    return " ".join((what + hint).replace(f"{where}:1:1", "").replace(where, "").split())
 
 
 JSON_LINES = _JsonLines()
