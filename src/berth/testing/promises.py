@@ -167,19 +167,27 @@ class PromiseWatch:
             self._compare(row, before, asked, waits)
 
     def _check_cost(self, records: Array, victim: int, now: float, params: Any) -> None:
-        """What a victim costs must be infinite for jobs that do not go before it, and the same for the others."""
-        costs = {math.inf}
-        for row in np.flatnonzero(records["state"] == JobStatus.WAITING).tolist():
+        """The cost of a victim must be infinite for jobs that do not go before it, and the same for all others."""
+
+        def cost_for(row: int) -> float:
             views = (View(records[at], self.names.state, False) for at in (victim, row))
-            cost = float(self.functions["cost"](*views, now, params))
-            before = self.last[row].keys[0] < self.last[victim].keys[0]
-            costs |= {cost}
-            if (not before and cost < math.inf) or (before and len(costs - {math.inf}) > 1):
-                what = f"is {cost:g} s for j{row}" + (
-                    " and differs for others" if before else ", which goes later"
-                )
-                hint = "it promises cost_by_order: write PreemptByGain(cost_by_order=False)"
-                self._refuse("cost", victim, now, what, hint)
+            return float(self.functions["cost"](*views, now, params))
+
+        waiting = np.flatnonzero(records["state"] == JobStatus.WAITING).tolist()
+        ahead = [row for row in waiting if self.last[row].keys[0] < self.last[victim].keys[0]]
+        what = ""
+        for row in (victim, *waiting):
+            if row not in ahead and (cost := cost_for(row)) < math.inf:
+                what = f"is {cost:g} s for j{row}, which does not go before it"
+        costs = {row: cost_for(row) for row in ahead}
+        if len(set(costs.values())) > 1:
+            one, other = min(costs, key=lambda row: costs[row]), max(costs, key=lambda row: costs[row])
+            what = (
+                f"is {costs[one]:g} s for j{one} and {costs[other]:g} s for j{other}, which both go before it"
+            )
+        if what:
+            hint = "it promises cost_by_order: write PreemptByGain(cost_by_order=False)"
+            self._refuse("cost", victim, now, what, hint)
 
     def _check_update(self, records: Array, row: int, now: float, read: tuple[Any, Any]) -> None:
         """A second `update` at the same time must leave the state of the first."""

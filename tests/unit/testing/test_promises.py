@@ -92,6 +92,24 @@ class CostsLater(CostsByJob):
 
 
 @dataclass(frozen=True)
+class CostsEquals(CostsByJob):
+    """Also for jobs of the same order."""
+
+    @staticmethod
+    def cost(victim, job, now, params):
+        return 60.0 if victim.arrival_s >= job.arrival_s else math.inf
+
+
+@dataclass(frozen=True)
+class CostsFew(CostsByJob):
+    """Only for jobs that go far before it."""
+
+    @staticmethod
+    def cost(victim, job, now, params):
+        return 60.0 if victim.arrival_s > 2.0 * job.arrival_s else math.inf
+
+
+@dataclass(frozen=True)
 class ByTotals(Policy):
     def rules(self):
         return Rules(order=StaticOrder())
@@ -136,8 +154,10 @@ class Announced(Unannounced):
         (Unannounced(), ["Unannounced.allowed_tier of job j", "by itself", "wake"]),
         (Counts(), ["Counts.update of job j", "sets calls to", "called again", "same state"]),
         (ByTotals(), ["ByTotals: an order by `cluster` is not static", "leave StaticOrder out of the rules"]),
-        (CostsByJob(), ["CostsByJob.cost of job j", "differs for others", "cost_by_order=False"]),
-        (CostsLater(), ["CostsLater.cost of job j", "which goes later", "cost_by_order=False"]),
+        (CostsByJob(), ["CostsByJob.cost of job j", "which both go before it", "cost_by_order=False"]),
+        (CostsLater(), ["CostsLater.cost of job j", "does not go before it", "cost_by_order=False"]),
+        (CostsEquals(), ["CostsEquals.cost of job j", "does not go before it", "cost_by_order=False"]),
+        (CostsFew(), ["CostsFew.cost of job j", "inf s for j", "which both go before it"]),
         (SinksUnannounced(), ["SinksUnannounced.order of job j", "rose from", "monotone_order=False"]),
     ],
     ids=lambda value: type(value).__name__,
