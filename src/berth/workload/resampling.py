@@ -16,7 +16,8 @@ def resampled(trace: Trace, seed: int) -> Trace:
     """Return a trace of as many jobs, drawn with replacement in blocks of a twentieth of the trace.
 
     A block starts at any job and keeps the gaps before its jobs, so whatever lasts shorter than a block (bursts,
-    sessions of one user, the hours of a day) is kept. Jobs are renamed 0, 1, 2 ... in order of submission.
+    sessions of one user, the hours of a day) is kept. Jobs are renamed 0, 1, 2 ... in order of submission,
+    and keep their alternatives.
     """
     jobs = len(trace)
     length = -(-jobs // BLOCKS)
@@ -27,7 +28,11 @@ def resampled(trace: Trace, seed: int) -> Trace:
         pl.int_range(jobs, eager=True).cast(pl.String).alias("job_id"),
         pl.Series("submit_s", np.cumsum(gaps_s[rows])),
     )
-    return Trace.from_columns({name: frame[name] for name in frame.columns}, source=trace.source)
+    names = [trace.job_ids[row] for row in rows] if trace.offers else []
+    offers = {str(at): trace.offers[name] for at, name in enumerate(names) if name in trace.offers}
+    return Trace.from_columns(
+        {name: frame[name] for name in frame.columns}, source=trace.source, offers=offers
+    )
 
 
 def outlasts_blocks(trace: Trace) -> bool:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from berth.workload.resampling import BLOCKS, outlasts_blocks, resampled
+from berth.workload.shapes import EVERY, Offer, Part, Shape, Work
 from berth.workload.trace import Trace
+
+ONE = Shape("one", (Part("all", (("V100-16", 1),)),), ((EVERY, 1.0),))
 
 
 def made(jobs: int, *, gaps_s: np.ndarray | None = None) -> Trace:
@@ -102,3 +107,12 @@ def test_traces_of_few_or_equal_jobs_have_no_correlation():
     equal = made(100, gaps_s=np.zeros(100))
     same = equal.frame.with_columns(duration_s=10.0, num_gpu=1)
     assert not outlasts_blocks(Trace.from_columns({name: same[name] for name in same.columns}, source="test"))
+
+
+def test_jobs_keep_their_alternatives():
+    trace = made(200)
+    offers = {f"job-{number}": Offer(Work(float(number + 1), "steps"), (ONE,)) for number in range(0, 200, 3)}
+    drawn = resampled(replace(trace, offers=offers), 1)
+    for name, number in zip(drawn.job_ids, numbers(drawn), strict=True):
+        assert drawn.offers.get(name) == offers.get(f"job-{number}")
+    assert len(drawn.offers) > 40
