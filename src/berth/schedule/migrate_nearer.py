@@ -33,6 +33,7 @@ def migrate_nearer(world: World, hooks: Hooks, now: float) -> None:
         nearer = -1
         if job.tier > job.nearest_tier:
             advance_progress(job, now)
+            # cheaper than a search; where the nearest tier saves too little, so does any other
             if saved_s(world, hooks, row, job.nearest_tier, now) > 0.0:
                 nearer = nearer_tier(world, row)
         if nearer >= 0:

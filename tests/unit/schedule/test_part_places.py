@@ -32,7 +32,7 @@ def shape(*parts: dict[str, int] | tuple[dict[str, int], str], step_s: float = 1
 
 
 def offer(seconds: float, *shapes: Shape) -> Offer:
-    """So many seconds of work at a step of one second."""
+    """An offer of this many seconds of work, at a step of one second."""
     return canonical(Offer(Work(seconds), shapes))
 
 

@@ -47,7 +47,7 @@ def job(gpus: int = 4, **more: Any) -> SimpleNamespace:
 
 
 def world_of(counts: list[int], unused: int = 1, **more: Any) -> SimpleNamespace:
-    """A queue of segments with so many jobs each, from index 10 on, and some unused segments behind them."""
+    """A queue of segments with these counts of jobs, from index 10 on, and some unused segments behind them."""
     total = len(counts) + unused
     made = [segment(count, row + 1, priority=0) for row, count in enumerate(counts)]
     made += [segment(0, row + 1) for row in range(len(counts), total)]
