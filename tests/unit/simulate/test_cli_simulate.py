@@ -222,7 +222,7 @@ def test_the_first_run_says_that_kernels_are_compiled(berth, trace, tmp_path, mo
     assert (code, error) == (0, "compiling kernels (once, up to half a minute)\n")
 
 
-@pytest.mark.parametrize("verb", ["simulate", "plan"])
+@pytest.mark.parametrize("verb", ["simulate", pytest.param("plan", marks=pytest.mark.slow)])
 def test_compiled_code_that_cannot_be_kept_is_reported_once(berth, trace, tmp_path, monkeypatch, verb):
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "file"))
