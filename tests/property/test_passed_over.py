@@ -21,7 +21,7 @@ COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, Heal
 
 
 def explains_every_wait(world, clock):
-    assert not world.state[0]["segmented"]
+    assert not world.walk[0]["segmented"]
     return 1 << 40
 
 

@@ -337,7 +337,7 @@ SEGMENT = np.dtype(  # consecutive jobs of the queue: see segments.py
     [
         ("next", "i4"),  # the segment behind it; -1: none
         ("count", "i4"),
-        ("answers", "i4"),  # `State.answers` for which the rest holds; -1: it does not
+        ("answers", "i4"),  # `Walk.answers` for which the rest holds; -1: it does not
         ("priority", "i4"),  # the lowest
         ("fixed", "i4"),  # whether a job can't be preempted
         ("gains", "i4"),  # whether a job may gain enough for others to be evicted
@@ -411,20 +411,27 @@ PARAMS = np.dtype(
     align=True,
 )
 
+WALK = np.dtype(  # the segments of the queue, and how far a walk through them is: see asking.py
+    [
+        ("keeps_answers", "i8"),  # jobs are asked again when their answers may have changed
+        ("segmented", "i8"),  # the queue is in segments, and jobs that can't start are passed over
+        ("answers", "i8"),  # what segments knew under another number no longer holds
+        ("first_segment", "i8"),
+        ("unused_segment", "i8"),  # the first of a list
+        ("next_segment", "i8"),  # the cursor: the segment behind the one that ends at `segment_stop`
+        ("segment_stop", "i8"),
+        ("segment", "i8"),  # which that is; -1: unknown
+        ("need_limits", "i4", (2, MAX_TIERS)),  # `State.most_free` over all types, as of the walk
+    ],
+    align=True,
+)
+
 STATE = np.dtype(  # counters and cursors of the pass
     [
         ("now", "f8"),
         ("queue_start", "i8"),  # waiting[queue_start:queue_stop] is the queue
         ("queue_stop", "i8"),
         ("explained", "i8"),  # every job that waits has a reason, and is asked in every pass
-        ("keeps_answers", "i8"),  # jobs are asked again when their answers may have changed
-        ("segmented", "i8"),  # the queue is in segments, and jobs that can't start are passed over
-        ("answers", "i8"),  # what segments knew under another number no longer holds
-        ("first_segment", "i8"),
-        ("unused_segment", "i8"),  # the first of a list
-        ("next_segment", "i8"),  # cursor of a walk: the segment behind the one that ends at `segment_stop`
-        ("segment_stop", "i8"),
-        ("segment", "i8"),  # which that is; -1: unknown
         ("running", "i8"),
         ("preemptible", "i8"),  # running jobs that can be preempted
         ("ending", "i8"),
@@ -433,7 +440,6 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("masked", "i8"),  # free devices that are reserved
         # no group of a tier has more free devices of a type: [0] all devices, [1] without reserved ones, see groups.py
         ("most_free", "i4", (2, MAX_DEVICE_TYPES, MAX_TIERS)),
-        ("need_limits", "i4", (2, MAX_TIERS)),  # the same over all types, as of the walk: see asking.py
         ("search_epoch", "i8"),  # a search for a shape that failed in this epoch need not be repeated
         ("decisions", "i8"),
         ("spare", "i8"),  # unused entries of `places`
@@ -586,6 +592,7 @@ class World(NamedTuple):
     rules: Array  # RULES, one record
     bound: Array  # BOUND, one record
     state: Array  # STATE, one record
+    walk: Array  # WALK, one record
     shapes: Array  # SHAPE, those of a job side by side
     tied: Array  # TIED
 

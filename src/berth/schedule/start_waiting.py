@@ -73,7 +73,7 @@ def refresh_overdue_order(world: World, hooks: Hooks, now: float) -> float:
         else:
             state.next_reorder_s = min(state.next_reorder_s, due)
     sort_rows(world.jobs, waiting)
-    state.answers += 1  # segments have other jobs now
+    world.walk[0].answers += 1  # segments have other jobs now
     return math.inf
 
 

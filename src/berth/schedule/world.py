@@ -30,6 +30,7 @@ from berth.schedule.records import (
     THREATENED,
     USER,
     WAIT_STATS,
+    WALK,
     Array,
     World,
 )
@@ -109,11 +110,12 @@ def new_world(
     state["running_wake_s"] = np.inf
     overtakes = rules["blocked"][0] == Blocked.SKIP or rules["preempt"][0] == Preempt.BY_ORDER
     state["explained"] = explained
-    state["keeps_answers"] = not explained and rules["static_order"][0] and not rules["uses_cluster"][0]
-    state["segmented"] = state["keeps_answers"][0] and overtakes and not len(shapes.shapes)
-    segments = np.zeros(len(jobs) // _PER_SEGMENT + 2 if state["segmented"][0] else 1, SEGMENT)
+    walk = np.zeros(1, WALK)
+    walk["keeps_answers"] = not explained and rules["static_order"][0] and not rules["uses_cluster"][0]
+    walk["segmented"] = walk["keeps_answers"][0] and overtakes and not len(shapes.shapes)
+    segments = np.zeros(len(jobs) // _PER_SEGMENT + 2 if walk["segmented"][0] else 1, SEGMENT)
     segments["next"] = np.append(np.arange(1, len(segments)), -1)
-    state["first_segment"] = -1
+    walk["first_segment"] = -1
     reorders = rules["static_order"][0] and rules["reorder_after_s"][0] < np.inf
     state["next_reorder_s"] = 0.0 if reorders else np.inf
     return World(
@@ -140,6 +142,7 @@ def new_world(
         rules=rules,
         bound=np.zeros(1, BOUND),
         state=state,
+        walk=walk,
         shapes=shapes.shapes,
         tied=shapes.tied,
     )
