@@ -212,18 +212,18 @@ def all_free(world: World, unreserved: bool) -> int:
 @kernel
 def keeps_devices_from(world: World, priority: int) -> bool:
     """Whether devices are reserved from jobs of a priority, for a job of the same that can't start now."""
-    state = world.state[0]
-    if state.masked == 0 or priority >= state.reserved_below:
+    state, reservation = world.state[0], world.reservation[0]
+    if state.masked == 0 or priority >= reservation.below_priority:
         return False
-    holder = world.jobs[state.reserved_for]
+    holder = world.jobs[reservation.holder]
     return holder.priority == priority and holder.gpus > most_free_at(world, holder.widest_tier, False)
 
 
 @kernel
 def may_backfill(world: World, seconds: float, need: int, now: float) -> bool:
     """Whether `start_waiting.backfill` may start a job of this size and time, if it need not restore."""
-    state = world.state[0]
-    return now + seconds <= state.reserved_until_s + A_MOMENT_S or need <= state.reserved_spare
+    reservation = world.reservation[0]
+    return now + seconds <= reservation.until_s + A_MOMENT_S or need <= reservation.spare
 
 
 @kernel

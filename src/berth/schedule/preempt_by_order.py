@@ -33,7 +33,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     evicted. On a flat pool this equals the greedy walk over all jobs, waiting and running, without touching
     running jobs that nothing threatens.
     """
-    jobs, waiting, state = world.jobs, world.waiting, world.state[0]
+    jobs, waiting, state, reservation = world.jobs, world.waiting, world.state[0], world.reservation[0]
     total, wake, young = find_threatened(world, hooks, now)
     ranked, first, decided = world.victims, jobs[waiting[state.queue_start]].priority, state.decisions
     # ranked[known:] are known, ranked[offered:] have returned their devices; ranked[settled:] have not taken them again
@@ -72,7 +72,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         if started:
             start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
         close_reservation(world, opens, row, started)
-        if not started and state.reserved_for >= 0 and not opens:
+        if not started and reservation.holder >= 0 and not opens:
             started = backfill(world, row, allowed_tier, now)
         if started:
             dequeue_at(world, i - 1)
@@ -137,7 +137,7 @@ def offer_devices(world: World, row: int, open_: bool) -> None:
     world.jobs[row].returned = 1
     return_devices(world, world.jobs[row].first_place)
     charge_quota(world, row, -world.jobs[row].gpus)
-    if world.state[0].reserved_for >= 0 and not open_:
+    if world.reservation[0].holder >= 0 and not open_:
         set_mask(world, True)
 
 
@@ -156,7 +156,7 @@ def settle_next(world: World) -> None:
     """
     state = world.state[0]
     row = world.victims[state.settled]
-    claim, reserved = world.jobs[row].first_place, state.reserved_for >= 0
+    claim, reserved = world.jobs[row].first_place, world.reservation[0].holder >= 0
     world.jobs[row].returned = 0
     open_reservation(world, reserved)
     keeps = still_free(world, claim) and not exceeds_quota(world, row)

@@ -426,6 +426,21 @@ WALK = np.dtype(  # the segments of the queue, and how far a walk through them i
     align=True,
 )
 
+RESERVATION = np.dtype(  # the group that is reserved within a pass: see reservation.py
+    [
+        ("holder", "i8"),  # row of the job that it is reserved for; -1: none
+        ("last_holder", "i8"),  # the last such row of this pass, whether or not it is still reserved
+        ("tier", "i4"),
+        ("group", "i4"),
+        ("device_type_mask", "i4"),  # the types that are reserved, one bit each
+        ("until_s", "f8"),  # when that job is expected to start there
+        ("spare", "i8"),  # devices of the group that it will not need then
+        ("below_priority", "i8"),  # the group is reserved from jobs of a priority below this
+        ("oldest_s", "f8"),  # no waiting job has waited since before this
+    ],
+    align=True,
+)
+
 STATE = np.dtype(  # counters and cursors of the pass
     [
         ("now", "f8"),
@@ -436,7 +451,6 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("preemptible", "i8"),  # running jobs that can be preempted
         ("ending", "i8"),
         ("apart", "i8"),
-        ("oldest_s", "f8"),  # no waiting job has waited since before this
         ("masked", "i8"),  # free devices that are reserved
         # no group of a tier has more free devices of a type: [0] all devices, [1] without reserved ones, see groups.py
         ("most_free", "i4", (2, MAX_DEVICE_TYPES, MAX_TIERS)),
@@ -445,15 +459,6 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("spare", "i8"),  # unused entries of `places`
         ("free", "i8"),  # devices of all types
         ("device_types", "i8"),
-        ("reserved_for", "i8"),  # row of the job that a group is reserved for; -1: none
-        ("last_reserved", "i8"),  # the last such row of this pass, whether or not it is still reserved
-        ("reserved_tier", "i4"),
-        ("reserved_group", "i4"),
-        ("reserved_type", "i4"),  # device type; -1: several
-        ("reserved_types", "i4"),  # the same, one bit each
-        ("reserved_until_s", "f8"),  # when that job is expected to start there
-        ("reserved_spare", "i8"),  # devices of the group that it will not need then
-        ("reserved_below", "i8"),  # the group is reserved from jobs of a priority below this
         ("threatened", "i8"),  # entries of `World.threatened`,
         ("all_asked", "i8"),  # which are in order, last ones last, rather than a heap
         ("known", "i8"),  # see preempt_by_order.py
@@ -593,6 +598,7 @@ class World(NamedTuple):
     bound: Array  # BOUND, one record
     state: Array  # STATE, one record
     walk: Array  # WALK, one record
+    reservation: Array  # RESERVATION, one record
     shapes: Array  # SHAPE, those of a job side by side
     tied: Array  # TIED
 

@@ -190,7 +190,8 @@ def cheapest_group(
     is asked about the victims in it first, and about those elsewhere only where one of these may not be evicted.
     """
     state, job, promised = world.state[0], world.jobs[row], costs_by_order(world)
-    searches = world.rules[0].victims_by_order and state.reserved_for < 0 and len(world.shapes) == 0
+    searches = world.rules[0].victims_by_order and len(world.shapes) == 0
+    searches = searches and world.reservation[0].holder < 0
     while searches:
         find_room(world, hooks, row, device_type, now)
         if state.room_group < 0:
@@ -248,7 +249,7 @@ def first_with_room(
     """The same; unless it `asks`, all may be evicted of which it is not known otherwise, and cost nothing."""
     job, size = world.jobs[row], world.groups.shape[1]
     freed, total = np.zeros(size, np.int64), np.zeros(size)
-    if world.state[0].reserved_for >= 0:
+    if world.reservation[0].holder >= 0:
         for at in range(len(world.hosts)):
             host = world.hosts[at]
             if host.device_type == device_type and is_reserved_from(world, row, host):

@@ -25,6 +25,7 @@ from berth.schedule.records import (
     PLACE,
     QUOTA,
     RACK,
+    RESERVATION,
     SEGMENT,
     STATE,
     THREATENED,
@@ -105,11 +106,12 @@ def new_world(
     rules["uses_cluster"], rules["ranks_by_cluster"] = uses_cluster(kind), ranks_by_cluster(kind)
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["device_types"] = devices, len(places), len(cluster.device_types)
-    state["reserved_for"] = state["last_reserved"] = -1
     state["most_free"] = devices
     state["running_wake_s"] = np.inf
     overtakes = rules["blocked"][0] == Blocked.SKIP or rules["preempt"][0] == Preempt.BY_ORDER
     state["explained"] = explained
+    reservation = np.zeros(1, RESERVATION)
+    reservation["holder"] = reservation["last_holder"] = -1
     walk = np.zeros(1, WALK)
     walk["keeps_answers"] = not explained and rules["static_order"][0] and not rules["uses_cluster"][0]
     walk["segmented"] = walk["keeps_answers"][0] and overtakes and not len(shapes.shapes)
@@ -143,6 +145,7 @@ def new_world(
         bound=np.zeros(1, BOUND),
         state=state,
         walk=walk,
+        reservation=reservation,
         shapes=shapes.shapes,
         tied=shapes.tied,
     )
