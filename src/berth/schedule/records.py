@@ -441,6 +441,27 @@ RESERVATION = np.dtype(  # the group that is reserved within a pass: see reserva
     align=True,
 )
 
+VICTIM_SEARCH = np.dtype(  # running jobs that may be evicted, as far as they are known
+    [
+        ("threatened", "i8"),  # entries of `World.threatened`,
+        ("all_asked", "i8"),  # which are in order, last ones last, rather than a heap
+        # by order: rows of `World.victims`, see preempt_by_order.py
+        ("known", "i8"),
+        ("offered", "i8"),
+        ("settled", "i8"),
+        # for gain: see victims.py
+        ("ranked", "i8"),  # of `World.threatened`; -1: they are to be found again
+        ("ranked_priority", "i8"),  # no job in it has a higher one,
+        ("ranked_types", "i8"),  # and all hold devices of one of these types, one bit each
+        ("room_gpus", "i8"),  # for jobs of this size and tier, the group in which victims make room first
+        ("room_tier", "i8"),
+        ("room_group", "i8"),
+        ("room_considered", "i8"),  # the victims among the first ranked ones that are in it,
+        ("room_victims", "i8"),  # which are listed in `World.victims`
+    ],
+    align=True,
+)
+
 STATE = np.dtype(  # counters and cursors of the pass
     [
         ("now", "f8"),
@@ -459,19 +480,6 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("spare", "i8"),  # unused entries of `places`
         ("free", "i8"),  # devices of all types
         ("device_types", "i8"),
-        ("threatened", "i8"),  # entries of `World.threatened`,
-        ("all_asked", "i8"),  # which are in order, last ones last, rather than a heap
-        ("known", "i8"),  # see preempt_by_order.py
-        ("offered", "i8"),
-        ("settled", "i8"),
-        ("ranked", "i8"),  # of `World.threatened`, see victims.py; -1: they are to be found again
-        ("ranked_priority", "i8"),  # no job in it has a higher one,
-        ("ranked_types", "i8"),  # and all hold devices of one of these types, one bit each
-        ("room_gpus", "i8"),  # for jobs of this size and tier, the group in which victims make room first
-        ("room_tier", "i8"),
-        ("room_group", "i8"),
-        ("room_considered", "i8"),  # the victims among the first ranked ones that are in it,
-        ("room_victims", "i8"),  # which are listed in `World.victims`
         ("running_wake_s", "f8"),  # no running job's order changes by itself before
         ("next_round_s", "f8"),
         ("next_reorder_s", "f8"),  # no waiting job has waited `reorder_after_s` before
@@ -599,6 +607,7 @@ class World(NamedTuple):
     state: Array  # STATE, one record
     walk: Array  # WALK, one record
     reservation: Array  # RESERVATION, one record
+    victim_search: Array  # VICTIM_SEARCH, one record
     shapes: Array  # SHAPE, those of a job side by side
     tied: Array  # TIED
 

@@ -30,6 +30,7 @@ from berth.schedule.records import (
     STATE,
     THREATENED,
     USER,
+    VICTIM_SEARCH,
     WAIT_STATS,
     WALK,
     Array,
@@ -146,6 +147,7 @@ def new_world(
         state=state,
         walk=walk,
         reservation=reservation,
+        victim_search=np.zeros(1, VICTIM_SEARCH),
         shapes=shapes.shapes,
         tied=shapes.tied,
     )
