@@ -82,7 +82,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     settle_all(world, total)
     explain_waits(world, i)  # only now is it known what stays free
     requeue_evicted(world, hooks, decided, now)
-    return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
+    return min(wake, world.shape_choice[0].wake_s) if len(world.shapes) > 0 else wake
 
 
 @kernel

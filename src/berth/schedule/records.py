@@ -462,6 +462,37 @@ VICTIM_SEARCH = np.dtype(  # running jobs that may be evicted, as far as they ar
     align=True,
 )
 
+SCARCITY = np.dtype(  # how scarce each device type is, for jobs with alternatives: see scarcity.py
+    [
+        ("waiting_for", "i8", (MAX_DEVICE_TYPES,)),  # jobs in the queue that would take it, times SHARES
+        ("mean_waiting", "f8", (MAX_DEVICE_TYPES,)),  # the same over time
+        ("wanted", "i8", (MAX_DEVICE_TYPES,)),  # devices of it that those jobs would take, times SHARES
+        # those of `waiting_for` whose priority is too low to count
+        ("waiting_below", "i8", (MAX_DEVICE_TYPES,)),
+        ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
+        ("arrivals", "i8"),  # of jobs with alternatives
+        ("mean_usd", "f8"),  # that recent ones cost in their cheapest shapes, times the seconds of an hour
+        ("priced_for", "i8"),  # the priority for which prices were set
+        ("price_version", "i8"),
+        # seconds that a device-second costs each job that waits for it
+        ("price_s", "f8", (MAX_DEVICE_TYPES,)),
+        ("priced_s", "f8"),  # when these were computed
+    ],
+    align=True,
+)
+
+SHAPE_CHOICE = np.dtype(  # what a pass knows while jobs choose their shapes: see shape_choice.py
+    [
+        ("promised", "i8", (MAX_DEVICE_TYPES,)),  # devices that jobs ahead in this pass wait for
+        ("looked_ahead", "i8"),  # jobs of this pass for which ends of running jobs were looked at
+        ("ends", "i8"),  # rows of `World.ending` that are in order as of `ends_s`
+        ("ends_s", "f8"),
+        # when a job of this pass that waits for a better shape gives up, if nothing happens
+        ("wake_s", "f8"),
+    ],
+    align=True,
+)
+
 STATE = np.dtype(  # counters and cursors of the pass
     [
         ("now", "f8"),
@@ -485,26 +516,6 @@ STATE = np.dtype(  # counters and cursors of the pass
         ("next_reorder_s", "f8"),  # no waiting job has waited `reorder_after_s` before
         ("starts", "i8"),
         ("typical_log_gpu_s", "f8"),  # mean logarithm of the service of recently started jobs
-        # how scarce each device type is, for jobs with alternatives: see scarcity.py
-        ("waiting_for", "i8", (MAX_DEVICE_TYPES,)),  # jobs in the queue that would take it, times SHARES
-        ("mean_waiting", "f8", (MAX_DEVICE_TYPES,)),  # the same over time
-        ("wanted", "i8", (MAX_DEVICE_TYPES,)),  # devices of it that those jobs would take, times SHARES
-        # those of `waiting_for` whose priority is too low to count
-        ("waiting_below", "i8", (MAX_DEVICE_TYPES,)),
-        ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
-        ("arrivals", "i8"),  # of jobs with alternatives
-        ("mean_usd", "f8"),  # that recent ones cost in their cheapest shapes, times the seconds of an hour
-        ("priced_for", "i8"),  # the priority for which prices were set
-        ("price_version", "i8"),
-        # seconds that a device-second costs each job that waits for it
-        ("price_s", "f8", (MAX_DEVICE_TYPES,)),
-        ("priced_s", "f8"),  # when these were computed
-        ("promised", "i8", (MAX_DEVICE_TYPES,)),  # devices that jobs ahead in this pass wait for
-        ("looked_ahead", "i8"),  # jobs of this pass for which ends of running jobs were looked at
-        ("ends", "i8"),  # rows of `ending` that are in order as of `ends_s`
-        ("ends_s", "f8"),
-        # when a job of this pass that waits for a better shape gives up, if nothing happens
-        ("choice_wake_s", "f8"),
     ],
     align=True,
 )
@@ -608,6 +619,8 @@ class World(NamedTuple):
     walk: Array  # WALK, one record
     reservation: Array  # RESERVATION, one record
     victim_search: Array  # VICTIM_SEARCH, one record
+    scarcity: Array  # SCARCITY, one record
+    shape_choice: Array  # SHAPE_CHOICE, one record
     shapes: Array  # SHAPE, those of a job side by side
     tied: Array  # TIED
 

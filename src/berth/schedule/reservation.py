@@ -120,7 +120,7 @@ def soonest_for_need(
 
     Devices that jobs ahead in this pass wait for (`promised`) must have come free beside.
     """
-    state, device_types = world.state[0], world.state[0].device_types
+    promised, device_types = world.shape_choice[0].promised, world.state[0].device_types
     need, rows = world.shapes[number].need, world.ending[:running]
     free = np.zeros((world.groups.shape[1], device_types), np.int64)
     total = np.zeros(device_types, np.int64)
@@ -133,7 +133,7 @@ def soonest_for_need(
     for at in range(len(free)):
         if best < 0 and suffices(free[at], need):
             best = at
-    if best >= 0 and beside_promised(total, need, state.promised):
+    if best >= 0 and beside_promised(total, need, promised):
         return now, best
     for i in range(len(rows)):
         job = world.jobs[rows[i]]
@@ -148,7 +148,7 @@ def soonest_for_need(
             total[host.device_type] += place.count
             if best < 0 and suffices(free[at], need):
                 best = at
-        if best >= 0 and beside_promised(total, need, state.promised):
+        if best >= 0 and beside_promised(total, need, promised):
             return job.expected_end_s, best
     return math.inf, -1
 

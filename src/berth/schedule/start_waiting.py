@@ -125,7 +125,7 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
             break
         elif blocked == Blocked.BACKFILL and reservation.holder < 0:
             reserve_soonest(world, row, allowed_tier, EVERY_JOB, now)
-    return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
+    return min(wake, world.shape_choice[0].wake_s) if len(world.shapes) > 0 else wake
 
 
 @inlined

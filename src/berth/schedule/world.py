@@ -26,7 +26,9 @@ from berth.schedule.records import (
     QUOTA,
     RACK,
     RESERVATION,
+    SCARCITY,
     SEGMENT,
+    SHAPE_CHOICE,
     STATE,
     THREATENED,
     USER,
@@ -148,6 +150,8 @@ def new_world(
         walk=walk,
         reservation=reservation,
         victim_search=np.zeros(1, VICTIM_SEARCH),
+        scarcity=np.zeros(1, SCARCITY),
+        shape_choice=np.zeros(1, SHAPE_CHOICE),
         shapes=shapes.shapes,
         tied=shapes.tied,
     )
