@@ -9,9 +9,19 @@ import numpy as np
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.schedule.job_columns import JobColumns, JobRecords, highest
+from berth.schedule.pass_records import (
+    BOUND,
+    RESERVATION,
+    SCARCITY,
+    SEGMENT,
+    SHAPE_CHOICE,
+    STATE,
+    THREATENED,
+    VICTIM_SEARCH,
+    WALK,
+)
 from berth.schedule.policy import Policy, ranks_by_cluster, uses_cluster
 from berth.schedule.records import (
-    BOUND,
     CLUSTER,
     DECISION,
     DEMAND,
@@ -25,16 +35,8 @@ from berth.schedule.records import (
     PLACE,
     QUOTA,
     RACK,
-    RESERVATION,
-    SCARCITY,
-    SEGMENT,
-    SHAPE_CHOICE,
-    STATE,
-    THREATENED,
     USER,
-    VICTIM_SEARCH,
     WAIT_STATS,
-    WALK,
     Array,
     World,
 )
