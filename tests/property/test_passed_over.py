@@ -21,7 +21,7 @@ COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, Heal
 
 
 def explains_every_wait(world, clock):
-    assert not world.state[0]["segmented"]
+    assert not world.walk[0]["segmented"]
     return 1 << 40
 
 
@@ -76,9 +76,8 @@ def test_a_crowd_is_decided_as_if_every_job_were_looked_at(name):
     for seed in (0, 1):
         setting = Setting(network=("on", "static")[seed], congestion=5.0, faults=down, eviction_s=20.0)
         short = decides_the_same(crowd(seed), machines, policy, setting)
-        state = short.world.state[0]
         segments = short.world.segments
-        if state["segmented"]:
+        if short.world.walk[0]["segmented"]:
             assert (segments["count"] == 0).all()  # all have ended
             assert np.count_nonzero(segments["until_s"]) > 2, "the queue was never long"
 

@@ -184,7 +184,7 @@ class _Play:
         there = [job for job, machines in self._ended.items() if machines & set(places)]
         found.after[name] = there or list(self._ended)
         found.displaced[name] = [one.job for one in evicted if one.job and name in one.body.get("by", [])]
-        holder = int(state.world.state[0]["last_reserved"])
+        holder = int(state.world.reservation[0]["last_holder"])
         if holder >= 0 and (other := state.rows[holder]) is not None:
             found.reserved[name] = other.id
 

@@ -203,8 +203,9 @@ def _with_free_rows(world: World, kept: Array) -> World:
     state["decisions"] = 0
     bound = world.bound.copy()
     bound["valid"] = 0  # the bound names a row; it is found again when it is needed
-    if (reserved := int(state["last_reserved"][0])) >= 0:
-        state["last_reserved"] = new_row[reserved]
+    reservation = world.reservation.copy()
+    if (holder := int(reservation["last_holder"][0])) >= 0:
+        reservation["last_holder"] = new_row[holder]
     return world._replace(
         jobs=jobs,
         waiting=waiting,
@@ -214,4 +215,5 @@ def _with_free_rows(world: World, kept: Array) -> World:
         decisions=np.zeros(2 * devices + size, DECISION),
         bound=bound,
         state=state,
+        reservation=reservation,
     )

@@ -182,7 +182,7 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
     queued = job.state == QUEUED
     record = explained_record(state.world, job.row) if queued else state.world.jobs[job.row]
     reason = explain(record, now, state.setup.tiers, shapes=_shape_names(state, job))
-    holder = int(state.world.state[0]["last_reserved"])
+    holder = int(state.world.reservation[0]["last_holder"])
     if (
         reason.code == CODES[ReasonCode.HELD_FOR_OTHER]
         and holder >= 0

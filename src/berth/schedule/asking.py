@@ -54,7 +54,7 @@ def ask(world: World, hooks: Hooks, row: int, now: float) -> None:
     """Asks the policy about a waiting job, unless what it said before still holds."""
     job = world.jobs[row]
     known = job.answers == world.demands[job.demand].answers and now < job.asked_until_s
-    if known and world.state[0].keeps_answers:
+    if known and world.walk[0].keeps_answers:
         return
     job.answers = world.demands[job.demand].answers
     job.asked_tier = allowed_tier_of(world, hooks, row, now)
@@ -72,7 +72,7 @@ def next_to_consider(
     preempted is considered too: it is what the reservation is made for. The policy is to be asked about the others
     again at `wake`.
     """
-    if not world.state[0].segmented or every:
+    if not world.walk[0].segmented or every:
         ask(world, hooks, world.waiting[at], now)
         return at, math.inf
     return next_by_segments(world, hooks, at, priority, ahead_of, due, now)
@@ -83,24 +83,24 @@ def next_by_segments(
     world: World, hooks: Hooks, at: int, priority: int, ahead_of: int, due: bool, now: float
 ) -> tuple[int, float]:
     """The same where the queue has segments and not every job counts."""
-    state, wake = world.state[0], math.inf
-    if at > state.segment_stop:
+    state, walk, wake = world.state[0], world.walk[0], math.inf
+    if at > walk.segment_stop:
         find_segment(world, at)
     limit_needs(world)
     while at < state.queue_stop:
-        if at == state.segment_stop:
-            segment = world.segments[state.next_segment]
+        if at == walk.segment_stop:
+            segment = world.segments[walk.next_segment]
             ask_segment(world, hooks, segment, at, now)
             enter_segment(world, at)
             apart = state.masked > 0 and is_kept_apart(world, segment, at, now)
-            ahead = goes_ahead(world, world.waiting[state.segment_stop - 1], ahead_of)
+            ahead = goes_ahead(world, world.waiting[walk.segment_stop - 1], ahead_of)
             counts = due and segment.fixed
             if (
                 ahead
                 and segment.priority >= priority
                 and not (counts or may_hold(world, segment.need, apart))
             ):
-                at, wake = state.segment_stop, min(wake, segment.until_s)
+                at, wake = walk.segment_stop, min(wake, segment.until_s)
                 continue
         ask(world, hooks, world.waiting[at], now)
         job = world.jobs[world.waiting[at]]
@@ -141,23 +141,23 @@ def next_to_spread(world: World, at: int, scattered: bool) -> int:
 
     `scattered`: it is enough that as many devices are free, wherever they are.
     """
-    state = world.state[0]
-    if not state.segmented:
+    state, walk = world.state[0], world.walk[0]
+    if not walk.segmented:
         return at
-    if at > state.segment_stop:
+    if at > walk.segment_stop:
         find_segment(world, at)
     limit_needs(world)
     while at < state.queue_stop:
-        if at == state.segment_stop:
-            segment = world.segments[state.next_segment]
+        if at == walk.segment_stop:
+            segment = world.segments[walk.next_segment]
             enter_segment(world, at)
             uniform = segment.priority == world.jobs[world.waiting[at]].priority
             apart = uniform and keeps_devices_from(world, segment.priority)
             too_few = not may_hold(world, segment.need_spread, apart)
             if scattered:
                 too_few = min_of(segment.need_spread) > all_free(world, apart)
-            if segment.answers == state.answers and too_few:
-                at = state.segment_stop
+            if segment.answers == walk.answers and too_few:
+                at = walk.segment_stop
                 continue
         job = world.jobs[world.waiting[at]]
         apart = keeps_devices_from(world, job.priority)
@@ -179,7 +179,7 @@ def min_of(needs: Any) -> int:
 @kernel
 def limit_needs(world: World) -> None:
     """Notes the most free devices by tier, for `may_hold`: a walk compares them with many segments."""
-    limits = world.state[0].need_limits
+    limits = world.walk[0].need_limits
     for tier in range(world.groups.shape[0]):
         limits[0, tier] = most_free_at(world, tier, False)
         limits[1, tier] = most_free_at(world, tier, True)
@@ -188,7 +188,7 @@ def limit_needs(world: World) -> None:
 @inlined
 def may_hold(world: World, need: Any, unreserved: bool) -> bool:
     """Whether a group of some tier may have as many free devices as are needed there: see `limit_needs`."""
-    found, limits = False, world.state[0].need_limits[1 if unreserved else 0]
+    found, limits = False, world.walk[0].need_limits[1 if unreserved else 0]
     for tier in range(world.groups.shape[0]):
         found |= need[tier] <= limits[tier]
     return found
@@ -212,24 +212,24 @@ def all_free(world: World, unreserved: bool) -> int:
 @kernel
 def keeps_devices_from(world: World, priority: int) -> bool:
     """Whether devices are reserved from jobs of a priority, for a job of the same that can't start now."""
-    state = world.state[0]
-    if state.masked == 0 or priority >= state.reserved_below:
+    state, reservation = world.state[0], world.reservation[0]
+    if state.masked == 0 or priority >= reservation.below_priority:
         return False
-    holder = world.jobs[state.reserved_for]
+    holder = world.jobs[reservation.holder]
     return holder.priority == priority and holder.gpus > most_free_at(world, holder.widest_tier, False)
 
 
 @kernel
 def may_backfill(world: World, seconds: float, need: int, now: float) -> bool:
     """Whether `start_waiting.backfill` may start a job of this size and time, if it need not restore."""
-    state = world.state[0]
-    return now + seconds <= state.reserved_until_s + A_MOMENT_S or need <= state.reserved_spare
+    reservation = world.reservation[0]
+    return now + seconds <= reservation.until_s + A_MOMENT_S or need <= reservation.spare
 
 
 @kernel
 def ask_segment(world: World, hooks: Hooks, segment: Any, at: int, now: float) -> None:
     """Asks the policy about the jobs of a segment, which begins at an index of the queue, where that is due."""
-    if segment.answers == world.state[0].answers and now < segment.until_s:
+    if segment.answers == world.walk[0].answers and now < segment.until_s:
         return
     clear_needs(segment)
     rules = world.rules[0]
@@ -240,7 +240,7 @@ def ask_segment(world: World, hooks: Hooks, segment: Any, at: int, now: float) -
         if rules.preempt == Preempt.BY_GAIN and not segment.gains:
             gain_s = nearest_gain_s(world, hooks, row, now)
             segment.gains = not rules.static_gain or gain_s > least_gain_s(world, row)
-    segment.answers = world.state[0].answers
+    segment.answers = world.walk[0].answers
 
 
 @kernel
@@ -260,15 +260,15 @@ def least_gain_s(world: World, row: int) -> float:
 @kernel
 def next_to_gain(world: World, hooks: Hooks, at: int, now: float) -> int:
     """The index of the next job, from an index of the queue on, for which others may be evicted."""
-    state = world.state[0]
-    if not state.segmented:
+    state, walk = world.state[0], world.walk[0]
+    if not walk.segmented:
         return at
-    if at > state.segment_stop:
+    if at > walk.segment_stop:
         find_segment(world, at)
-    while at == state.segment_stop and at < state.queue_stop:
-        segment = world.segments[state.next_segment]
+    while at == walk.segment_stop and at < state.queue_stop:
+        segment = world.segments[walk.next_segment]
         ask_segment(world, hooks, segment, at, now)
         enter_segment(world, at)
         if not segment.gains:
-            at = state.segment_stop
+            at = walk.segment_stop
     return at

@@ -47,8 +47,9 @@ class Phases(NamedTuple):
 @inlined
 def decide(world: World, hooks: Hooks, phases: Phases, now: float) -> float:
     """Runs one pass; returns the time at which the answer could change without any event."""
-    state, rules = world.state[0], world.rules[0]
-    state.decisions, state.now, state.reserved_for, state.last_reserved = 0, now, -1, -1
+    state, rules, reservation = world.state[0], world.rules[0], world.reservation[0]
+    state.decisions, state.now = 0, now
+    reservation.holder = reservation.last_holder = -1
     wake = math.inf
     if state.queue_start < state.queue_stop:
         if not rules.static_order or now >= state.next_reorder_s:

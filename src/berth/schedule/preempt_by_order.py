@@ -33,11 +33,11 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     evicted. On a flat pool this equals the greedy walk over all jobs, waiting and running, without touching
     running jobs that nothing threatens.
     """
-    jobs, waiting, state = world.jobs, world.waiting, world.state[0]
+    jobs, waiting, state, search = world.jobs, world.waiting, world.state[0], world.victim_search[0]
     total, wake, young = find_threatened(world, hooks, now)
     ranked, first, decided = world.victims, jobs[waiting[state.queue_start]].priority, state.decisions
     # ranked[known:] are known, ranked[offered:] have returned their devices; ranked[settled:] have not taken them again
-    state.known = state.offered = state.settled = total
+    search.known = search.offered = search.settled = total
     i = level = considered = state.queue_start  # rows of the same priority begin at `level`
     state.search_epoch += 1
     begin_choices(world, now)
@@ -47,18 +47,18 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         if not every and state.free + state.masked < smallest_demand(world):
             break
         # at the first that is not ahead of this one, it settles
-        ahead_of = ranked[state.settled] if state.settled < total else -1
+        ahead_of = ranked[search.settled] if search.settled < total else -1
         priority, due = jobs[waiting[level]].priority, reservation_due(world, level, considered)
         i, passed_s = next_to_consider(world, hooks, i, every, priority, ahead_of, due, now)
         wake = min(wake, passed_s)
         if i == state.queue_stop:
             break
         row = waiting[i]
-        while state.settled < total and not precedes(jobs[row], jobs[ranked[state.settled]]):
+        while search.settled < total and not precedes(jobs[row], jobs[ranked[search.settled]]):
             settle_next(world)
         if young and jobs[row].priority < first:  # young jobs return their devices to higher priorities only
             settle_all(world, total)
-            state.offered = 0
+            search.offered = 0
         level, considered = reserve_from_job(world, i, level, considered, now)
         i += 1
         allowed_tier = jobs[row].asked_tier
@@ -66,13 +66,13 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
         open_reservation(world, opens)
         device_type, tier, group = find_or_choose(world, row, allowed_tier, opens, now)
         # once a job has taken its devices again no other returns its own: it would be asked twice
-        if device_type < 0 and state.offered == state.settled:
+        if device_type < 0 and search.offered == search.settled:
             device_type, tier, group = find_by_offers(world, hooks, row, opens, now)
         started = device_type >= 0
         if started:
             start_job(world, row, device_type, tier, group, now, start_reason(world, row, tier))
         close_reservation(world, opens, row, started)
-        if not started and state.reserved_for >= 0 and not opens:
+        if not started and world.reservation[0].holder >= 0 and not opens:
             started = backfill(world, row, allowed_tier, now)
         if started:
             dequeue_at(world, i - 1)
@@ -82,7 +82,7 @@ def preempt_by_order(world: World, hooks: Hooks, now: float) -> float:
     settle_all(world, total)
     explain_waits(world, i)  # only now is it known what stays free
     requeue_evicted(world, hooks, decided, now)
-    return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
+    return min(wake, world.shape_choice[0].wake_s) if len(world.shapes) > 0 else wake
 
 
 @kernel
@@ -99,11 +99,11 @@ def find_or_choose(
 @kernel
 def find_by_offers(world: World, hooks: Hooks, row: int, open_: bool, now: float) -> tuple[int, int, int]:
     """(device type, tier, group): a place for a job, once running jobs that go after it return their devices."""
-    state, job = world.state[0], world.jobs[row]
+    state, search, job = world.state[0], world.victim_search[0], world.jobs[row]
     device_type, tier, group = -1, -1, -1
     while device_type < 0 and threatens(world, hooks, row, now):
-        state.offered = state.settled = state.offered - 1
-        offer_devices(world, world.victims[state.offered], open_)
+        search.offered = search.settled = search.offered - 1
+        offer_devices(world, world.victims[search.offered], open_)
         if state.free >= job.gpus:
             state.search_epoch += 1  # a search that failed before may succeed now
             device_type, tier, group = find_place_for(world, row, job.asked_tier, open_)
@@ -122,13 +122,13 @@ def explain_waits(world: World, stop: int) -> None:
 @inlined
 def threatens(world: World, hooks: Hooks, row: int, now: float) -> bool:
     """Whether a waiting job goes before the next running job that could return its devices."""
-    state = world.state[0]
-    if state.offered != state.settled or state.offered == 0:
+    search = world.victim_search[0]
+    if search.offered != search.settled or search.offered == 0:
         return False
-    if state.known == state.offered:
-        state.known -= 1
-        world.victims[state.known] = pop_last(world, hooks, now)
-    return precedes(world.jobs[row], world.jobs[world.victims[state.offered - 1]])
+    if search.known == search.offered:
+        search.known -= 1
+        world.victims[search.known] = pop_last(world, hooks, now)
+    return precedes(world.jobs[row], world.jobs[world.victims[search.offered - 1]])
 
 
 @inlined
@@ -137,14 +137,14 @@ def offer_devices(world: World, row: int, open_: bool) -> None:
     world.jobs[row].returned = 1
     return_devices(world, world.jobs[row].first_place)
     charge_quota(world, row, -world.jobs[row].gpus)
-    if world.state[0].reserved_for >= 0 and not open_:
+    if world.reservation[0].holder >= 0 and not open_:
         set_mask(world, True)
 
 
 @kernel
 def settle_all(world: World, total: int) -> None:
     """Settles jobs one after the other."""
-    while world.state[0].settled < total:
+    while world.victim_search[0].settled < total:
         settle_next(world)
 
 
@@ -154,9 +154,9 @@ def settle_next(world: World) -> None:
 
     What it returned is its own also where it lies in a reserved group.
     """
-    state = world.state[0]
-    row = world.victims[state.settled]
-    claim, reserved = world.jobs[row].first_place, state.reserved_for >= 0
+    search = world.victim_search[0]
+    row = world.victims[search.settled]
+    claim, reserved = world.jobs[row].first_place, world.reservation[0].holder >= 0
     world.jobs[row].returned = 0
     open_reservation(world, reserved)
     keeps = still_free(world, claim) and not exceeds_quota(world, row)
@@ -166,7 +166,7 @@ def settle_next(world: World) -> None:
     close_reservation(world, reserved, row, False)
     if not keeps:
         evict(world, row, ReasonCode.OUTRANKED)
-    state.settled += 1
+    search.settled += 1
 
 
 @kernel

@@ -46,9 +46,9 @@ def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
 
     Returns when a job that is protected from eviction now may be evicted, if that would pay.
     """
-    state = world.state[0]
+    state, search = world.state[0], world.victim_search[0]
     tried, i, wake = 0, state.queue_start, math.inf
-    state.ranked = -1
+    search.ranked = -1
     begin_walk(world)
     while tried < _MAX_JOBS:
         i = next_to_gain(world, hooks, i, now)
@@ -67,7 +67,7 @@ def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
         close_reservation(world, opens, row, changed)
         if changed:
             begin_walk(world)
-            state.ranked = -1
+            search.ranked = -1
             i = state.queue_start  # the victims are in the queue now
         else:
             wake = min(wake, next_evictable_s(world, hooks, row, gain, now))
@@ -77,11 +77,11 @@ def preempt_for_gain(world: World, hooks: Hooks, now: float) -> float:
 @kernel
 def next_evictable_s(world: World, hooks: Hooks, row: int, gain: float, now: float) -> float:
     """When the first protected job that it would pay to evict for `row` loses its protection; cost as of now."""
-    job, state, margin = world.jobs[row], world.state[0], world.rules[0].gain_margin
+    job, search, margin = world.jobs[row], world.victim_search[0], world.rules[0].gain_margin
     wake = math.inf
-    if state.ranked < 0:  # no device type that the job accepts
+    if search.ranked < 0:  # no device type that the job accepts
         return wake
-    for one in world.threatened[state.ranked : state.threatened]:
+    for one in world.threatened[search.ranked : search.threatened]:
         if one.until_s <= now or one.until_s >= wake or gain <= margin * least_cost_s(one):
             continue
         if gain > margin * protected_cost_s(world, hooks, row, one, now):
@@ -193,7 +193,7 @@ def cheapest_group_for_need(world: World, hooks: Hooks, row: int, now: float) ->
         host = world.hosts[at]
         if not is_reserved_from(world, row, host):
             free[host.group[job.nearest_tier], host.device_type] += host.free
-    for k in range(world.state[0].ranked):
+    for k in range(world.victim_search[0].ranked):
         cost = cost_of(world, hooks, row, world.threatened[k], now)
         if cost == math.inf:
             continue

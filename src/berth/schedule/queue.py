@@ -76,7 +76,7 @@ def update_policy_state(world: World, hooks: Hooks, row: int, now: float) -> Non
 @kernel
 def enqueue(world: World, row: int) -> None:
     """Inserts a job into the queue by its order; the shorter side of the queue moves."""
-    waiting, state = world.waiting, world.state[0]
+    waiting, state, walk = world.waiting, world.state[0], world.walk[0]
     if state.queue_stop == len(waiting):
         compact(world)
     first, last = state.queue_start, state.queue_stop
@@ -88,13 +88,13 @@ def enqueue(world: World, row: int) -> None:
     else:
         move(waiting, low, low + 1, last - low)
         state.queue_stop = last + 1
-    enter_at(world, low, row, state.first_segment, state.queue_start)
+    enter_at(world, low, row, walk.first_segment, state.queue_start)
 
 
 @kernel
 def enqueue_all(world: World, rows: Array) -> None:
     """Inserts several jobs; those that wait already move once."""
-    waiting, state, count = world.waiting, world.state[0], len(rows)
+    waiting, state, walk, count = world.waiting, world.state[0], world.walk[0], len(rows)
     if state.queue_stop + count > len(waiting):
         compact(world)
     sort_rows(world.jobs, rows)
@@ -103,7 +103,7 @@ def enqueue_all(world: World, rows: Array) -> None:
         indices[k] = index_for(world, rows[k], stop)
         move(waiting, indices[k], indices[k] + k + 1, stop - indices[k])
         stop = indices[k]
-    segment, start = state.first_segment, state.queue_start
+    segment, start = walk.first_segment, state.queue_start
     for k in range(count):
         segment, start = enter_at(world, indices[k] + k, rows[k], segment, start)
     state.queue_stop += count
@@ -130,7 +130,7 @@ def enter_at(world: World, at: int, row: int, segment: int, start: int) -> tuple
     """Puts a job at an index of the queue at which there is room for it; returns its segment: see join_segment."""
     world.waiting[at] = row
     world.jobs[row].state, world.jobs[row].answers = JobStatus.WAITING, -1
-    if world.state[0].segmented:
+    if world.walk[0].segmented:
         segment, start = join_segment(world, at, row, segment, start)
     count_waiting(world, row, 1)
     return segment, start
@@ -155,8 +155,8 @@ def compact(world: World) -> None:
 @deferred
 def dequeue_at(world: World, at: int) -> None:
     """Removes the job at one index of the queue; those before it move up by one."""
-    state = world.state[0]
-    if state.segmented:
+    state, walk = world.state[0], world.walk[0]
+    if walk.segmented:
         leave_segment(world, at, world.waiting[at])
     move(world.waiting, state.queue_start, state.queue_start + 1, at - state.queue_start)
     state.queue_start += 1

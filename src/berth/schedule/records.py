@@ -3,6 +3,7 @@
 A pass reads many fields of few jobs, so state is kept in arrays of records. The simulator owns one such world
 and runs it in virtual time; the live controller keeps one up to date from its journal. Times are in seconds,
 sizes in devices. A job's record is declared by concern; a policy reads the fields in `POLICY_FIELDS` and no others.
+The counters and cursors of a pass are in pass_records.py.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Action(IntEnum):
     MOVE = 3
 
 
-_ORDER = [  # what decides which of two jobs goes first: see queue.precedes
+ORDER = [  # what decides which of two jobs goes first: see queue.precedes
     ("priority", "i4"),  # highest first
     ("state", "i4"),  # JobStatus
     ("order_key", "f8"),  # the policy's `order`, smallest first
@@ -163,7 +164,7 @@ _EXPLANATION = [  # why it waits, or runs where it does: a code of reasons.py an
     ("explained_s", "f8"),  # when this was written, for a waiting job
 ]
 _CONCERNS: list[list[Any]] = [
-    _ORDER,
+    ORDER,
     _REQUEST,
     _ASKED,
     _PROGRESS,
@@ -176,7 +177,7 @@ _CONCERNS: list[list[Any]] = [
 ]
 # in memory, fields that a pass reads of many jobs lie side by side
 _IN_MEMORY: list[list[Any]] = [
-    _ORDER,
+    ORDER,
     _PROGRESS,
     _PLACEMENT,
     _REQUEST,
@@ -333,23 +334,6 @@ DEMAND = np.dtype(  # all jobs of one size
     align=True,
 )
 
-SEGMENT = np.dtype(  # consecutive jobs of the queue: see segments.py
-    [
-        ("next", "i4"),  # the segment behind it; -1: none
-        ("count", "i4"),
-        ("answers", "i4"),  # `State.answers` for which the rest holds; -1: it does not
-        ("priority", "i4"),  # the lowest
-        ("fixed", "i4"),  # whether a job can't be preempted
-        ("gains", "i4"),  # whether a job may gain enough for others to be evicted
-        ("demands", "i8"),  # sizes of its jobs: bit `demand` modulo 64
-        ("until_s", "f8"),  # when an answer may change by itself
-        ("shortest_s", "f8"),  # no job runs shorter at the tier that it accepts; -1: not computed yet
-        ("need", "i4", (MAX_TIERS,)),  # devices of the smallest job that accepts this tier and no wider one
-        ("need_spread", "i4", (MAX_TIERS,)),  # the same by the widest tier that its user allows
-    ],
-    align=True,
-)
-
 WAIT_STATS = np.dtype(  # recent waits of jobs of one size for one tier
     [
         ("timer_s", "f8"),
@@ -410,102 +394,6 @@ PARAMS = np.dtype(
     ],
     align=True,
 )
-
-STATE = np.dtype(  # counters and cursors of the pass
-    [
-        ("now", "f8"),
-        ("queue_start", "i8"),  # waiting[queue_start:queue_stop] is the queue
-        ("queue_stop", "i8"),
-        ("explained", "i8"),  # every job that waits has a reason, and is asked in every pass
-        ("keeps_answers", "i8"),  # jobs are asked again when their answers may have changed
-        ("segmented", "i8"),  # the queue is in segments, and jobs that can't start are passed over
-        ("answers", "i8"),  # what segments knew under another number no longer holds
-        ("first_segment", "i8"),
-        ("unused_segment", "i8"),  # the first of a list
-        ("next_segment", "i8"),  # cursor of a walk: the segment behind the one that ends at `segment_stop`
-        ("segment_stop", "i8"),
-        ("segment", "i8"),  # which that is; -1: unknown
-        ("running", "i8"),
-        ("preemptible", "i8"),  # running jobs that can be preempted
-        ("ending", "i8"),
-        ("apart", "i8"),
-        ("oldest_s", "f8"),  # no waiting job has waited since before this
-        ("masked", "i8"),  # free devices that are reserved
-        # no group of a tier has more free devices of a type: [0] all devices, [1] without reserved ones, see groups.py
-        ("most_free", "i4", (2, MAX_DEVICE_TYPES, MAX_TIERS)),
-        ("need_limits", "i4", (2, MAX_TIERS)),  # the same over all types, as of the walk: see asking.py
-        ("search_epoch", "i8"),  # a search for a shape that failed in this epoch need not be repeated
-        ("decisions", "i8"),
-        ("spare", "i8"),  # unused entries of `places`
-        ("free", "i8"),  # devices of all types
-        ("device_types", "i8"),
-        ("reserved_for", "i8"),  # row of the job that a group is reserved for; -1: none
-        ("last_reserved", "i8"),  # the last such row of this pass, whether or not it is still reserved
-        ("reserved_tier", "i4"),
-        ("reserved_group", "i4"),
-        ("reserved_type", "i4"),  # device type; -1: several
-        ("reserved_types", "i4"),  # the same, one bit each
-        ("reserved_until_s", "f8"),  # when that job is expected to start there
-        ("reserved_spare", "i8"),  # devices of the group that it will not need then
-        ("reserved_below", "i8"),  # the group is reserved from jobs of a priority below this
-        ("threatened", "i8"),  # entries of `World.threatened`,
-        ("all_asked", "i8"),  # which are in order, last ones last, rather than a heap
-        ("known", "i8"),  # see preempt_by_order.py
-        ("offered", "i8"),
-        ("settled", "i8"),
-        ("ranked", "i8"),  # of `World.threatened`, see victims.py; -1: they are to be found again
-        ("ranked_priority", "i8"),  # no job in it has a higher one,
-        ("ranked_types", "i8"),  # and all hold devices of one of these types, one bit each
-        ("room_gpus", "i8"),  # for jobs of this size and tier, the group in which victims make room first
-        ("room_tier", "i8"),
-        ("room_group", "i8"),
-        ("room_considered", "i8"),  # the victims among the first ranked ones that are in it,
-        ("room_victims", "i8"),  # which are listed in `World.victims`
-        ("running_wake_s", "f8"),  # no running job's order changes by itself before
-        ("next_round_s", "f8"),
-        ("next_reorder_s", "f8"),  # no waiting job has waited `reorder_after_s` before
-        ("starts", "i8"),
-        ("typical_log_gpu_s", "f8"),  # mean logarithm of the service of recently started jobs
-        # how scarce each device type is, for jobs with alternatives: see scarcity.py
-        ("waiting_for", "i8", (MAX_DEVICE_TYPES,)),  # jobs in the queue that would take it, times SHARES
-        ("mean_waiting", "f8", (MAX_DEVICE_TYPES,)),  # the same over time
-        ("wanted", "i8", (MAX_DEVICE_TYPES,)),  # devices of it that those jobs would take, times SHARES
-        # those of `waiting_for` whose priority is too low to count
-        ("waiting_below", "i8", (MAX_DEVICE_TYPES,)),
-        ("wanted_below", "i8", (MAX_DEVICE_TYPES,)),
-        ("arrivals", "i8"),  # of jobs with alternatives
-        ("mean_usd", "f8"),  # that recent ones cost in their cheapest shapes, times the seconds of an hour
-        ("priced_for", "i8"),  # the priority for which prices were set
-        ("price_version", "i8"),
-        # seconds that a device-second costs each job that waits for it
-        ("price_s", "f8", (MAX_DEVICE_TYPES,)),
-        ("priced_s", "f8"),  # when these were computed
-        ("promised", "i8", (MAX_DEVICE_TYPES,)),  # devices that jobs ahead in this pass wait for
-        ("looked_ahead", "i8"),  # jobs of this pass for which ends of running jobs were looked at
-        ("ends", "i8"),  # rows of `ending` that are in order as of `ends_s`
-        ("ends_s", "f8"),
-        # when a job of this pass that waits for a better shape gives up, if nothing happens
-        ("choice_wake_s", "f8"),
-    ],
-    align=True,
-)
-
-THREATENED = np.dtype(  # a running job that a waiting one may displace: see threatened.py
-    [
-        ("order_key", "f8"),  # of now if the policy was asked, else of the last look
-        ("row", "i4"),
-        ("priority", "i4"),
-        ("running_index", "i4"),
-        ("evictable", "i2"),
-        ("asked", "i2"),
-        ("cost_s", "f8"),  # for gain: what it costs to evict it, if the policy was asked
-        ("until_s", "f8"),  # for gain: until when it may not be evicted
-    ],
-    align=True,
-)
-
-# the running job that goes last, while `valid`: a lower bound, since a running job's order only improves
-BOUND = np.dtype([("valid", "i4"), *(field for field in _ORDER if field[0] != "state")], align=True)
 
 RULES = np.dtype(  # what a policy asks for beside its functions: see policy.Rules
     [
@@ -584,10 +472,16 @@ class World(NamedTuple):
     decisions: Array  # DECISION, in the order taken
     params: Array  # PARAMS, one record
     rules: Array  # RULES, one record
-    bound: Array  # BOUND, one record
-    state: Array  # STATE, one record
     shapes: Array  # SHAPE, those of a job side by side
     tied: Array  # TIED
+    # of the pass, one record each
+    state: Array  # STATE
+    bound: Array  # BOUND
+    walk: Array  # WALK
+    reservation: Array  # RESERVATION
+    victim_search: Array  # VICTIM_SEARCH
+    scarcity: Array  # SCARCITY
+    shape_choice: Array  # SHAPE_CHOICE
 
 
 @inlined

@@ -140,8 +140,9 @@ def reserve_for_longest_waiting(world: World, hooks: Hooks, now: float) -> None:
     With `reserve_in_order` it is the first in order of those over the limit. Higher priorities may still use the place.
     """
     state, rules, waiting = world.state[0], world.rules[0], world.waiting
+    reservation = world.reservation[0]
     longest, oldest, at = now - rules.reserve_after_s, now, -1
-    if state.oldest_s >= longest:
+    if reservation.oldest_s >= longest:
         return
     for i in range(state.queue_start, state.queue_stop):
         job = world.jobs[waiting[i]]
@@ -151,7 +152,7 @@ def reserve_for_longest_waiting(world: World, hooks: Hooks, now: float) -> None:
             if rules.reserve_in_order:
                 break
     if at < 0:
-        state.oldest_s = oldest
+        reservation.oldest_s = oldest
         return
     row = waiting[at]
     job = world.jobs[row]

@@ -120,7 +120,7 @@ def soonest_for_need(
 
     Devices that jobs ahead in this pass wait for (`promised`) must have come free beside.
     """
-    state, device_types = world.state[0], world.state[0].device_types
+    promised, device_types = world.shape_choice[0].promised, world.state[0].device_types
     need, rows = world.shapes[number].need, world.ending[:running]
     free = np.zeros((world.groups.shape[1], device_types), np.int64)
     total = np.zeros(device_types, np.int64)
@@ -133,7 +133,7 @@ def soonest_for_need(
     for at in range(len(free)):
         if best < 0 and suffices(free[at], need):
             best = at
-    if best >= 0 and beside_promised(total, need, state.promised):
+    if best >= 0 and beside_promised(total, need, promised):
         return now, best
     for i in range(len(rows)):
         job = world.jobs[rows[i]]
@@ -148,7 +148,7 @@ def soonest_for_need(
             total[host.device_type] += place.count
             if best < 0 and suffices(free[at], need):
                 best = at
-        if best >= 0 and beside_promised(total, need, state.promised):
+        if best >= 0 and beside_promised(total, need, promised):
             return job.expected_end_s, best
     return math.inf, -1
 
@@ -187,11 +187,11 @@ def available_to(world: World, row: int, host: Any, device_type: int) -> bool:
 @inlined
 def is_reserved_from(world: World, row: int, host: Any) -> bool:
     """Whether a host is part of what is reserved for another job."""
-    state = world.state[0]
-    if state.reserved_for < 0 or state.reserved_for == row or passes_reservation(world, row):
+    reservation = world.reservation[0]
+    if reservation.holder < 0 or reservation.holder == row or passes_reservation(world, row):
         return False
-    reserved = host.group[state.reserved_tier] == state.reserved_group
-    return reserved and state.reserved_types >> host.device_type & 1 == 1
+    reserved = host.group[reservation.tier] == reservation.group
+    return reserved and reservation.device_type_mask >> host.device_type & 1 == 1
 
 
 @inlined
@@ -201,26 +201,26 @@ def passes_reservation(world: World, row: int) -> bool:
     It is reserved from lower priorities only; and where order preempts, a job of lower priority that can be preempted
     delays no other: it gives way when the other job can start.
     """
-    state, job = world.state[0], world.jobs[row]
-    if state.reserved_for < 0:
+    reservation, job = world.reservation[0], world.jobs[row]
+    if reservation.holder < 0:
         return False
     gives_way = job.preemptible and world.rules[0].preempt == Preempt.BY_ORDER
-    return job.priority >= state.reserved_below or (
-        gives_way and job.priority < world.jobs[state.reserved_for].priority
+    return job.priority >= reservation.below_priority or (
+        gives_way and job.priority < world.jobs[reservation.holder].priority
     )
 
 
 @inlined
 def may_use_reserved(world: World, row: int) -> bool:
     """Whether a job may use the reserved devices: it is for this job, or not from it."""
-    return world.state[0].reserved_for == row or passes_reservation(world, row)
+    return world.reservation[0].holder == row or passes_reservation(world, row)
 
 
 @inlined
 def available_to_some(world: World) -> int:
     """Free devices that at least one waiting job may take: all but those reserved from every other job."""
-    state = world.state[0]
-    return state.free + (state.masked if state.reserved_below < EVERY_JOB else 0)
+    state, reservation = world.state[0], world.reservation[0]
+    return state.free + (state.masked if reservation.below_priority < EVERY_JOB else 0)
 
 
 @kernel
@@ -231,12 +231,11 @@ def reserve(
 
     For a job with parts all types that it needs are reserved.
     """
-    state, job = world.state[0], world.jobs[row]
-    state.reserved_for, state.last_reserved = row, row
-    state.reserved_tier, state.reserved_group = tier, group
-    state.reserved_type = job.device_type if job.vector else device_type
-    state.reserved_types = job.device_type_mask if job.vector else 1 << device_type
-    state.reserved_until_s, state.reserved_spare, state.reserved_below = until_s, spare, below
+    state, reservation, job = world.state[0], world.reservation[0], world.jobs[row]
+    reservation.holder, reservation.last_holder = row, row
+    reservation.tier, reservation.group = tier, group
+    reservation.device_type_mask = job.device_type_mask if job.vector else 1 << device_type
+    reservation.until_s, reservation.spare, reservation.below_priority = until_s, spare, below
     for k in range(state.device_types):
         for at in range(world.groups.shape[0]):
             state.most_free[1, k, at] = state.most_free[0, k, at]
@@ -273,8 +272,8 @@ def open_reservation(world: World, opens: bool) -> None:
 @inlined
 def close_reservation(world: World, opens: bool, row: int, started: bool) -> None:
     """Masks what is still free of the reserved group; where its own job has started, the reservation ends."""
-    if opens and started and world.state[0].reserved_for == row:
-        world.state[0].reserved_for = -1
+    if opens and started and world.reservation[0].holder == row:
+        world.reservation[0].holder = -1
     elif opens:
         set_mask(world, True)
 
@@ -282,11 +281,11 @@ def close_reservation(world: World, opens: bool, row: int, started: bool) -> Non
 @deferred
 def set_mask(world: World, masked: bool) -> None:
     """Takes the reserved devices that are free out of the counts, or puts them back."""
-    state = world.state[0]
-    group = world.groups[state.reserved_tier, state.reserved_group]
+    state, reservation = world.state[0], world.reservation[0]
+    group = world.groups[reservation.tier, reservation.group]
     for at in range(group.start, group.stop):
         host = world.hosts[at]
-        if state.reserved_types >> host.device_type & 1:
+        if reservation.device_type_mask >> host.device_type & 1:
             devices = host.free if masked else -host.masked
             count_devices(world, at, devices)
             host.masked += devices
@@ -296,6 +295,6 @@ def set_mask(world: World, masked: bool) -> None:
 @kernel
 def cancel_reservation(world: World) -> None:
     """Ends the reservation, if there is one."""
-    if world.state[0].reserved_for >= 0:
+    if world.reservation[0].holder >= 0:
         set_mask(world, False)
-        world.state[0].reserved_for = -1
+        world.reservation[0].holder = -1

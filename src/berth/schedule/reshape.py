@@ -28,8 +28,8 @@ _MIN_RUN_S = 600.0  # since its last start, and since a change was last consider
 @indirect
 def reshape(world: World, hooks: Hooks, now: float) -> float:
     """Changes running jobs to better shapes or places; returns when to look again for jobs that wait."""
-    state, changed = world.state[0], False
-    state.priced_for = NO_PRIORITY
+    state, scarcity, changed = world.state[0], world.scarcity[0], False
+    scarcity.priced_for = NO_PRIORITY
     for i in range(state.running):
         row = world.running[i]
         job = world.jobs[row]
@@ -40,7 +40,7 @@ def reshape(world: World, hooks: Hooks, now: float) -> float:
             continue
         job.reshaped_s = now
         advance_progress(job, now)
-        if job.priority != state.priced_for:
+        if job.priority != scarcity.priced_for:
             set_prices(world, job.priority)
         if change_shape(world, row, now):
             set_order(world, hooks, row, now)

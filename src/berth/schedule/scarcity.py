@@ -34,24 +34,24 @@ _RECENT = 200  # jobs whose dollars are averaged
 @kernel
 def price_shape(world: World, shape: Any) -> None:
     """Computes what a shape's devices cost others, in seconds per second."""
-    state, waits, runs = world.state[0], 0.0, 0.0
+    state, scarcity, waits, runs = world.state[0], world.scarcity[0], 0.0, 0.0
     for device_type in range(state.device_types):
         if shape.need[device_type] > 0:
-            below = state.waiting_below[device_type]
-            waiting = state.waiting_for[device_type] - below
-            share = waiting / max(1, state.waiting_for[device_type]) if below > 0 else 1.0
-            mean = share * state.mean_waiting[device_type]
-            others, price = waiting / SHARES, WAITING_WEIGHT * state.price_s[device_type]
+            below = scarcity.waiting_below[device_type]
+            waiting = scarcity.waiting_for[device_type] - below
+            share = waiting / max(1, scarcity.waiting_for[device_type]) if below > 0 else 1.0
+            mean = share * scarcity.mean_waiting[device_type]
+            others, price = waiting / SHARES, WAITING_WEIGHT * scarcity.price_s[device_type]
             waits += shape.need[device_type] * max(0.0, 0.5 * (others - 1.0 + mean)) * price
             runs += shape.need[device_type] * max(0.0, 0.5 * (others + mean)) * price
     usd = USD_WEIGHT * shape.usd_excess
-    shape.priced, shape.price_waiting, shape.price_running = state.price_version, waits + usd, runs + usd
+    shape.priced, shape.price_waiting, shape.price_running = scarcity.price_version, waits + usd, runs + usd
 
 
 @inlined
 def price_of(world: World, shape: Any, waits: bool) -> float:
     """Seconds of waiting per second that a shape's devices cost others than a job that waits, or runs."""
-    if shape.priced != world.state[0].price_version:
+    if shape.priced != world.scarcity[0].price_version:
         price_shape(world, shape)
     return shape.price_waiting if waits else shape.price_running
 
@@ -66,7 +66,7 @@ def usd_left(world: World, row: int) -> float:
 @inlined
 def size_of(world: World, row: int) -> float:
     """Those dollars over the mean of recent jobs; 0 for gangs, and where prices are not known."""
-    mean_usd = world.state[0].mean_usd
+    mean_usd = world.scarcity[0].mean_usd
     if mean_usd <= 0.0 or world.shapes[world.jobs[row].shape].gang:
         return 0.0
     return usd_left(world, row) / mean_usd
@@ -87,15 +87,15 @@ def price_for(world: World, shape: Any, waits: bool, size: float) -> float:
 @kernel
 def count_demand(world: World, row: int, more: int) -> None:
     """Counts a job among those that wait for a type, or no longer."""
-    job, state = world.jobs[row], world.state[0]
+    job, scarcity = world.jobs[row], world.scarcity[0]
     if more > 0 and job.shape >= 0:
         if job.counted_shape < 0 and job.shape_count > 1 and not world.shapes[job.shape].gang:
             usd = usd_left(world, row)
             if usd > 0.0:
-                state.arrivals += 1
-                state.mean_usd += (usd - state.mean_usd) / min(state.arrivals, _RECENT)
+                scarcity.arrivals += 1
+                scarcity.mean_usd += (usd - scarcity.mean_usd) / min(scarcity.arrivals, _RECENT)
         job.counted_shape = preferred_shape(world, row, size_of(world, row))
-    add_demand(world, row, more, state.waiting_for, state.wanted)
+    add_demand(world, row, more, scarcity.waiting_for, scarcity.wanted)
 
 
 @kernel
@@ -138,30 +138,30 @@ def add_demand(world: World, row: int, more: int, waiting: Array, wanted: Array)
 @kernel
 def update_prices(world: World, now: float) -> None:
     """Averages the demand for each type up to now."""
-    state = world.state[0]
-    span = now - state.priced_s
+    state, scarcity = world.state[0], world.scarcity[0]
+    span = now - scarcity.priced_s
     weight = span / (span + _AVERAGED_S) if span > 0 else 0.0
-    state.priced_s = now
+    scarcity.priced_s = now
     for device_type in range(state.device_types):
-        waiting = state.waiting_for[device_type] / SHARES
-        state.mean_waiting[device_type] += weight * (waiting - state.mean_waiting[device_type])
+        waiting = scarcity.waiting_for[device_type] / SHARES
+        scarcity.mean_waiting[device_type] += weight * (waiting - scarcity.mean_waiting[device_type])
 
 
 @kernel
 def set_prices(world: World, priority: int) -> None:
     """Sets the price of each type for jobs of a priority: those below it may be delayed and do not count."""
-    state = world.state[0]
-    state.priced_for = priority
-    state.price_version += 1
+    state, scarcity = world.state[0], world.scarcity[0]
+    scarcity.priced_for = priority
+    scarcity.price_version += 1
     for device_type in range(state.device_types):
-        state.waiting_below[device_type] = state.wanted_below[device_type] = 0
+        scarcity.waiting_below[device_type] = scarcity.wanted_below[device_type] = 0
     at = state.queue_stop - 1
     while at >= state.queue_start and world.jobs[world.waiting[at]].priority < priority:
         if world.jobs[world.waiting[at]].state == JobStatus.WAITING:
-            add_demand(world, world.waiting[at], 1, state.waiting_below, state.wanted_below)
+            add_demand(world, world.waiting[at], 1, scarcity.waiting_below, scarcity.wanted_below)
         at -= 1
     for device_type in range(state.device_types):
         free = world.groups[world.groups.shape[0] - 1, 0].free[device_type]
-        wanted = (state.wanted[device_type] - state.wanted_below[device_type]) / SHARES
+        wanted = (scarcity.wanted[device_type] - scarcity.wanted_below[device_type]) / SHARES
         lacking = min(1.0, wanted / max(1, free))
-        state.price_s[device_type] = lacking**4 / max(1, world.cluster[0].devices[device_type])
+        scarcity.price_s[device_type] = lacking**4 / max(1, world.cluster[0].devices[device_type])

@@ -24,18 +24,18 @@ _MOST = 128  # jobs of a segment
 @kernel
 def begin_walk(world: World) -> None:
     """Puts the cursor in front of the queue."""
-    state = world.state[0]
-    state.next_segment, state.segment_stop = state.first_segment, state.queue_start
-    state.segment = -1
+    state, walk = world.state[0], world.walk[0]
+    walk.next_segment, walk.segment_stop = walk.first_segment, state.queue_start
+    walk.segment = -1
 
 
 @inlined
 def enter_segment(world: World, at: int) -> None:
     """Moves the cursor into the segment before which it is, at an index of the queue."""
-    state = world.state[0]
-    segment = world.segments[state.next_segment]
-    state.segment, state.segment_stop, state.next_segment = (
-        state.next_segment,
+    walk = world.walk[0]
+    segment = world.segments[walk.next_segment]
+    walk.segment, walk.segment_stop, walk.next_segment = (
+        walk.next_segment,
         at + segment.count,
         segment.next,
     )
@@ -44,15 +44,15 @@ def enter_segment(world: World, at: int) -> None:
 @kernel
 def find_segment(world: World, at: int) -> None:
     """Moves the cursor into the segment of an index of the queue, or in front of it if that is its first."""
-    state = world.state[0]
-    number, stop = state.first_segment, state.queue_start + world.segments[state.first_segment].count
+    state, walk = world.state[0], world.walk[0]
+    number, stop = walk.first_segment, state.queue_start + world.segments[walk.first_segment].count
     while stop <= at:
         number = world.segments[number].next
         stop += world.segments[number].count
     inside = at > stop - world.segments[number].count
-    state.segment = number if inside else -1
-    state.next_segment = world.segments[number].next if inside else number
-    state.segment_stop = stop if inside else at
+    walk.segment = number if inside else -1
+    walk.next_segment = world.segments[number].next if inside else number
+    walk.segment_stop = stop if inside else at
 
 
 @kernel
@@ -61,10 +61,10 @@ def join_segment(world: World, at: int, row: int, number: int, start: int) -> tu
 
     Looks for the segment from one on that begins at the index `start`. Returns the segment and where it begins.
     """
-    state = world.state[0]
-    state.segment = -1
-    if state.first_segment < 0:
-        state.first_segment = number = new_segment(world)
+    walk = world.walk[0]
+    walk.segment = -1
+    if walk.first_segment < 0:
+        walk.first_segment = number = new_segment(world)
     while at - start > world.segments[number].count:
         start += world.segments[number].count
         number = world.segments[number].next
@@ -90,11 +90,11 @@ def cut(world: World, segment: Any) -> None:
 @kernel
 def new_segment(world: World) -> int:
     """An unused segment; -1: there is none."""
-    state = world.state[0]
-    number = state.unused_segment
+    walk = world.walk[0]
+    number = walk.unused_segment
     if number >= 0:
         segment = world.segments[number]
-        state.unused_segment = segment.next
+        walk.unused_segment = segment.next
         segment.next, segment.count, segment.answers, segment.priority = -1, 0, -1, _NONE
     return number
 
@@ -102,13 +102,13 @@ def new_segment(world: World) -> int:
 @kernel
 def leave_segment(world: World, at: int, row: int) -> None:
     """Counts a job out that is about to be removed at an index of the queue."""
-    state, job = world.state[0], world.jobs[row]
+    walk, job = world.walk[0], world.jobs[row]
     number = segment_of(world, at)
     segment = world.segments[number]
     segment.count -= 1
     if segment.count == 0:
         drop_segment(world, number)
-    elif segment.answers == state.answers:
+    elif segment.answers == walk.answers:
         first = job.asked_until_s < math.inf and job.asked_until_s <= segment.until_s
         small = job.gpus <= max(segment.need[job.asked_tier], segment.need_spread[job.widest_tier])
         if first or small:
@@ -118,11 +118,11 @@ def leave_segment(world: World, at: int, row: int) -> None:
 @kernel
 def segment_of(world: World, at: int) -> int:
     """The segment of an index of the queue: most jobs leave the one in which the cursor is."""
-    state = world.state[0]
-    number, stop = state.segment, state.segment_stop
+    state, walk = world.state[0], world.walk[0]
+    number, stop = walk.segment, walk.segment_stop
     if number < 0 or not stop - world.segments[number].count <= at < stop:
-        state.segment = -1
-        number, stop = state.first_segment, state.queue_start + world.segments[state.first_segment].count
+        walk.segment = -1
+        number, stop = walk.first_segment, state.queue_start + world.segments[walk.first_segment].count
         while stop <= at:
             number = world.segments[number].next
             stop += world.segments[number].count
@@ -132,22 +132,22 @@ def segment_of(world: World, at: int) -> int:
 @kernel
 def drop_segment(world: World, number: int) -> None:
     """Takes an empty segment out of the list."""
-    state, before = world.state[0], world.state[0].first_segment
+    walk, before = world.walk[0], world.walk[0].first_segment
     following = world.segments[number].next
     if before == number:
-        state.first_segment = following
+        walk.first_segment = following
     else:
         while world.segments[before].next != number:
             before = world.segments[before].next
         world.segments[before].next = following
-    world.segments[number].next, state.unused_segment, state.segment = state.unused_segment, number, -1
+    world.segments[number].next, walk.unused_segment, walk.segment = walk.unused_segment, number, -1
 
 
 @kernel
 def forget_demand(world: World, demand: int) -> None:
     """Makes a pass ask again about the jobs of one size, whose timers have changed."""
     world.demands[demand].answers += 1
-    number = world.state[0].first_segment
+    number = world.walk[0].first_segment
     while number >= 0:
         segment = world.segments[number]
         if segment.demands >> (demand & 63) & 1:

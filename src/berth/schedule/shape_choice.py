@@ -49,20 +49,20 @@ def begin_choices(world: World, now: float) -> None:
 @deferred
 def begin_prices(world: World, now: float) -> None:
     """The same: prices as of now, nothing promised yet."""
-    state = world.state[0]
+    state, choice = world.state[0], world.shape_choice[0]
     update_prices(world, now)
     if state.queue_start < state.queue_stop:
         set_prices(world, world.jobs[world.waiting[state.queue_start]].priority)
-    state.looked_ahead, state.ends_s, state.choice_wake_s = 0, -math.inf, math.inf
+    choice.looked_ahead, choice.ends_s, choice.wake_s = 0, -math.inf, math.inf
     for device_type in range(MAX_DEVICE_TYPES):
-        state.promised[device_type] = 0
+        choice.promised[device_type] = 0
 
 
 @deferred
 def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     """(tier, group) in which a job should start now, its record then describing the shape; (-1, -1): it waits."""
-    job, state = world.jobs[row], world.state[0]
-    if job.priority != state.priced_for:
+    job, scarcity, choice = world.jobs[row], world.scarcity[0], world.shape_choice[0]
+    if job.priority != scarcity.priced_for:
         set_prices(world, job.priority)
     size, refused_s = size_of(world, row), world.shapes[job.first_shape].refused_s
     if size > LARGE and (refused_s == math.inf or not within_quota(world, row, size)):
@@ -72,8 +72,8 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
     job.deferred_at_s = now
     shape, tier, group, cost_s = best_now(world, row, open_, size, False)
     better, when, wait_s = -1, now, 0.0
-    if shape < 0 and size > LARGE and state.looked_ahead < _MAX_LOOKS:
-        state.looked_ahead += 1
+    if shape < 0 and size > LARGE and choice.looked_ahead < _MAX_LOOKS:
+        choice.looked_ahead += 1
         shape, tier, group, cost_s = best_now(world, row, open_, size, True)
         if shape >= 0:
             wait_s = _LARGE_WAITS * run_s(world, row, shape, tier) - job.deferred_s
@@ -89,7 +89,7 @@ def choose(world: World, row: int, open_: bool, now: float) -> tuple[int, int]:
         if when < math.inf:
             saves_s = run_s(world, row, shape, tier) - run_s(world, row, better, near) - (when - now)
             wait_s = min(wait_s, cost_s - job.deferred_s - cost_of(world, row, better, near, size))
-        state.choice_wake_s = min(state.choice_wake_s, now + max(A_MOMENT_S, wait_s))
+        choice.wake_s = min(choice.wake_s, now + max(A_MOMENT_S, wait_s))
         take_shape(world, row, better)
         promise(world, better)
         job.other_shape, job.reason, job.waits_for_tier = shape, ReasonCode.WAITS_FOR_SHAPE, job.nearest_tier
@@ -110,8 +110,8 @@ def cheapest(world: World, row: int, size: float) -> int:
     job = world.jobs[row]
     if job.first_start_s < 0:  # of a job that has run the rest counts, and what restoring it costs
         first, large = world.shapes[job.first_shape], int(size > LARGE)
-        if first.compared[large] != world.state[0].price_version:
-            first.compared[large] = world.state[0].price_version
+        if first.compared[large] != world.scarcity[0].price_version:
+            first.compared[large] = world.scarcity[0].price_version
             first.cheapest[large] = preferred_shape(world, row, _SIZES[large])
         return first.cheapest[large]
     best, least_s = job.shape, math.inf
@@ -150,20 +150,20 @@ def best_now(world: World, row: int, open_: bool, size: float, any_type: bool) -
 @kernel
 def best_later(world: World, row: int, size: float, least_s: float, now: float) -> tuple[int, float]:
     """(shape, when) of the cheapest start at a near place later, if it is cheaper; shape -1: none is."""
-    job, state = world.jobs[row], world.state[0]
+    job, choice = world.jobs[row], world.shape_choice[0]
     best, best_when = -1, now
-    if state.looked_ahead >= _MAX_LOOKS:
+    if choice.looked_ahead >= _MAX_LOOKS:
         return best, best_when
-    state.looked_ahead += 1
+    choice.looked_ahead += 1
     for number in range(job.first_shape, job.first_shape + job.shape_count):
         shape = world.shapes[number]
         cost_s = cost_of(world, row, number, shape.nearest_tier, size)
         if cost_s >= least_s or refuses(shape, size) or over_quota(world, row, number):
             continue
-        if state.ends_s != now:
-            state.ends, state.ends_s = len(running_by_end(world, now)), now
-        rows = world.ending[: state.ends]
-        if state.ends == 0 or world.jobs[rows[0]].expected_end_s - now + cost_s >= least_s:
+        if choice.ends_s != now:
+            choice.ends, choice.ends_s = len(running_by_end(world, now)), now
+        rows = world.ending[: choice.ends]
+        if choice.ends == 0 or world.jobs[rows[0]].expected_end_s - now + cost_s >= least_s:
             continue  # no device comes free in time
         when, _ = soonest_for_need(world, row, number, shape.nearest_tier, len(rows), now)
         if when - now + cost_s < least_s:
@@ -227,7 +227,7 @@ def least_gpus(world: World, row: int, size: float) -> int:
 def promise(world: World, number: int) -> None:
     """Counts the devices that a job waits for, so that those behind it do not count on them."""
     for device_type in range(MAX_DEVICE_TYPES):
-        world.state[0].promised[device_type] += world.shapes[number].need[device_type]
+        world.shape_choice[0].promised[device_type] += world.shapes[number].need[device_type]
 
 
 @kernel

@@ -73,7 +73,7 @@ def refresh_overdue_order(world: World, hooks: Hooks, now: float) -> float:
         else:
             state.next_reorder_s = min(state.next_reorder_s, due)
     sort_rows(world.jobs, waiting)
-    state.answers += 1  # segments have other jobs now
+    world.walk[0].answers += 1  # segments have other jobs now
     return math.inf
 
 
@@ -83,7 +83,8 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
 
     Returns when to look again if nothing happens before.
     """
-    waiting, state, by_order = world.waiting, world.state[0], world.rules[0].preempt == Preempt.BY_ORDER
+    waiting, state, reservation = world.waiting, world.state[0], world.reservation[0]
+    by_order = world.rules[0].preempt == Preempt.BY_ORDER
     state.search_epoch += 1
     begin_choices(world, now)
     begin_walk(world)
@@ -103,7 +104,7 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
             level, considered = reserve_from_job(world, i, level, considered, now)
         allowed_tier = world.jobs[row].asked_tier
         started = start_in_order(world, row, allowed_tier, now)
-        if not started and state.reserved_for >= 0 and not may_use_reserved(world, row):
+        if not started and reservation.holder >= 0 and not may_use_reserved(world, row):
             started = backfill(world, row, allowed_tier, now)
         i += 1
         if started:
@@ -122,9 +123,9 @@ def start_waiting(world: World, hooks: Hooks, now: float, blocked: int) -> float
             world.quotas[world.jobs[row].quota].closed = state.search_epoch
         elif blocked == Blocked.STOP:
             break
-        elif blocked == Blocked.BACKFILL and state.reserved_for < 0:
+        elif blocked == Blocked.BACKFILL and reservation.holder < 0:
             reserve_soonest(world, row, allowed_tier, EVERY_JOB, now)
-    return min(wake, state.choice_wake_s) if len(world.shapes) > 0 else wake
+    return min(wake, world.shape_choice[0].wake_s) if len(world.shapes) > 0 else wake
 
 
 @inlined
@@ -133,7 +134,7 @@ def start_in_order(world: World, row: int, allowed_tier: int, now: float) -> boo
     if world.jobs[row].shape_count > 1:
         return start_chosen(world, row, now)
     rules, state, job = world.rules[0], world.state[0], world.jobs[row]
-    own, opens = state.reserved_for == row, may_use_reserved(world, row)
+    own, opens = world.reservation[0].holder == row, may_use_reserved(world, row)
     if opens and (job.gpus > state.free + state.masked or too_large(world, job, allowed_tier)):
         return False  # without looking through the reserved group
     open_reservation(world, opens)
@@ -179,11 +180,11 @@ def reserve_from_job(world: World, at: int, level: int, considered: int, now: fl
 @inlined
 def reservation_due(world: World, level: int, considered: int) -> bool:
     """Whether the next job that can't be preempted makes a place to be looked for, for a higher priority that waits."""
-    state = world.state[0]
+    reservation = world.reservation[0]
     if considered >= level or world.rules[0].preempt != Preempt.BY_ORDER:
         return False
     priority = world.jobs[world.waiting[considered]].priority
-    return state.reserved_for < 0 or world.jobs[state.reserved_for].priority < priority
+    return reservation.holder < 0 or world.jobs[reservation.holder].priority < priority
 
 
 @deferred
@@ -194,15 +195,15 @@ def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> 
     that does not delay the first. A place that is held for a lower priority is given up for it. Returns how far down
     the queue a place was looked for: a job that finds none now finds none later in this pass.
     """
-    state = world.state[0]
+    state, reservation = world.state[0], world.reservation[0]
     while considered < stop:
         row = world.waiting[considered]
         job = world.jobs[row]
-        if state.reserved_for >= 0 and world.jobs[state.reserved_for].priority >= job.priority:
+        if reservation.holder >= 0 and world.jobs[reservation.holder].priority >= job.priority:
             break
         considered += 1
         if not exceeds_quota(world, row):
-            if state.reserved_for >= 0:
+            if reservation.holder >= 0:
                 cancel_reservation(world)
                 state.search_epoch += 1  # a search that failed before may succeed now
             tier = job.waits_for_tier if job.other_shape >= 0 else job.asked_tier
@@ -213,12 +214,10 @@ def reserve_from_lower(world: World, considered: int, stop: int, now: float) -> 
 @deferred
 def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
     """Starts a job on reserved devices if it ends before they are needed, or if they will not be needed."""
-    job, state = world.jobs[row], world.state[0]
+    job, state, reservation = world.jobs[row], world.state[0], world.reservation[0]
     restore_s = restore_cost_s(world, job.gpus) if job.first_start_s >= 0 else 0.0
-    in_time = (
-        now + restore_s + job.estimated_remaining_s * job.slowdown[allowed_tier] <= state.reserved_until_s
-    )
-    if job.gpus > state.free + state.masked or (not in_time and job.gpus > state.reserved_spare):
+    in_time = now + restore_s + job.estimated_remaining_s * job.slowdown[allowed_tier] <= reservation.until_s
+    if job.gpus > state.free + state.masked or (not in_time and job.gpus > reservation.spare):
         return False
     if too_large(world, job, allowed_tier):
         return False
@@ -227,7 +226,7 @@ def backfill(world: World, row: int, allowed_tier: int, now: float) -> bool:
     if device_type >= 0:
         start_job(world, row, device_type, tier, group, now, ReasonCode.BACKFILLED)
         if not in_time:
-            state.reserved_spare -= job.gpus
+            reservation.spare -= job.gpus
     close_reservation(world, True, row, device_type >= 0)
     return device_type >= 0
 
@@ -265,7 +264,7 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
         job.reason = ReasonCode.OVER_QUOTA if quota.used + job.gpus > quota.allowed else ReasonCode.BEHIND
         return
     top = world.groups.shape[0] - 1
-    reserved = state.reserved_for >= 0 and state.masked > 0 and not may_use_reserved(world, row)
+    reserved = world.reservation[0].holder >= 0 and state.masked > 0 and not may_use_reserved(world, row)
     if reserved and fits_with_reserved(world, row, allowed_tier):
         job.reason = ReasonCode.HELD_FOR_OTHER
     elif world.rules[0].link_ratio < math.inf and nearest_place(world, row, allowed_tier)[0] >= 0:
@@ -285,15 +284,16 @@ def explain_wait(world: World, row: int, allowed_tier: int, wake: float) -> None
 @kernel
 def fits_with_reserved(world: World, row: int, tier: int) -> bool:
     """Whether a group of a tier around the reserved devices would hold a job if they were not reserved."""
-    state, job = world.state[0], world.jobs[row]
+    reservation, job = world.reservation[0], world.jobs[row]
     if job.vector:
         open_reservation(world, True)
         fits, _ = find_vector(world, job.shape, tier)
         close_reservation(world, True, row, False)
         return fits >= 0
     for device_type in device_types_of(world, job):
-        reserved = state.reserved_types >> device_type & 1 == 1 and accepts_device_type(job, device_type)
-        if reserved and free_with_reserved(world, device_type, tier) >= job.gpus:
+        reserved = reservation.device_type_mask >> device_type & 1 == 1
+        accepts = accepts_device_type(job, device_type)
+        if reserved and accepts and free_with_reserved(world, device_type, tier) >= job.gpus:
             return True
     return False
 
@@ -301,8 +301,8 @@ def fits_with_reserved(world: World, row: int, tier: int) -> bool:
 @kernel
 def free_with_reserved(world: World, device_type: int, tier: int) -> int:
     """Free devices of a reserved type, reserved ones included, in that group of a tier around them with most."""
-    state = world.state[0]
-    reserved = world.groups[state.reserved_tier, state.reserved_group]
+    reservation = world.reservation[0]
+    reserved = world.groups[reservation.tier, reservation.group]
     best, last, free = 0, -1, 0
     for at in range(reserved.start, reserved.stop):
         host = world.hosts[at]

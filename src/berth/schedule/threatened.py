@@ -25,7 +25,7 @@ def find_threatened(world: World, hooks: Hooks, now: float) -> tuple[int, float,
     Returns how many of them may be evicted now, when the next of the others may, and whether some are young: those
     that have not worked for `min_run_s` yet give way to higher priorities only. What this pass has just started stays.
     """
-    state, jobs, bounded = world.state[0], world.jobs, world.bound[0].valid
+    state, search, jobs, bounded = world.state[0], world.victim_search[0], world.jobs, world.bound[0].valid
     top = jobs[world.waiting[state.queue_start]]
     count, total, last, wake, young = 0, 0, -1, math.inf, False
     for i in range(state.running):
@@ -46,9 +46,9 @@ def find_threatened(world: World, hooks: Hooks, now: float) -> tuple[int, float,
         one.priority, one.order_key, one.asked = job.priority, job.order_key, 0
         count += 1
         total += one.evictable
-    state.threatened = count
-    state.all_asked = not bounded or world.rules[0].has_update or world.rules[0].has_tie_break
-    if state.all_asked:
+    search.threatened = count
+    search.all_asked = not bounded or world.rules[0].has_update or world.rules[0].has_tie_break
+    if search.all_asked:
         ask_all(world, hooks, top.priority, now)
     else:
         for at in range(count // 2 - 1, -1, -1):
@@ -79,13 +79,13 @@ def may_evict(job: Any, until_s: float, priority: int, now: float) -> bool:
 @kernel
 def pop_last(world: World, hooks: Hooks, now: float) -> int:
     """Takes away the job that goes last of those that may be evicted."""
-    state = world.state[0]
+    search = world.victim_search[0]
     while True:
         one = world.threatened[index_of_last(world, hooks, now)]
         row, evictable = one.row, one.evictable
-        state.threatened -= 1
-        if not state.all_asked:
-            copy_threatened(world.threatened[state.threatened], one)
+        search.threatened -= 1
+        if not search.all_asked:
+            copy_threatened(world.threatened[search.threatened], one)
             sink(world, 0)
         if evictable:
             return int(row)
@@ -94,8 +94,8 @@ def pop_last(world: World, hooks: Hooks, now: float) -> int:
 @kernel
 def index_of_last(world: World, hooks: Hooks, now: float) -> int:
     """The index of the job that goes last: the policy is asked about the top of the heap until that stays there."""
-    if world.state[0].all_asked:
-        return int(world.state[0].threatened - 1)
+    if world.victim_search[0].all_asked:
+        return int(world.victim_search[0].threatened - 1)
     top = world.threatened[0]
     while not top.asked:
         job = world.jobs[top.row]
@@ -109,7 +109,7 @@ def index_of_last(world: World, hooks: Hooks, now: float) -> int:
 @kernel
 def ask_all(world: World, hooks: Hooks, priority: int, now: float) -> None:
     """Asks the policy about every job, and puts them in order, here and among the running jobs."""
-    count, jobs, heap = world.state[0].threatened, world.jobs, world.threatened
+    count, jobs, heap = world.victim_search[0].threatened, world.jobs, world.threatened
     rows = world.victims[:count]
     for at in range(count):
         rows[at] = heap[at].row
@@ -126,7 +126,7 @@ def ask_all(world: World, hooks: Hooks, priority: int, now: float) -> None:
 @kernel
 def sink(world: World, at: int) -> None:
     """Moves an entry of the heap down to its place: what goes later is above."""
-    count, heap = world.state[0].threatened, world.threatened
+    count, heap = world.victim_search[0].threatened, world.threatened
     while True:
         below = 2 * at + 1
         if below >= count:

@@ -1,8 +1,8 @@
 """Which running jobs may be evicted for a waiting one, what they cost, and the group in which they make room first.
 
 The running jobs that can be preempted are kept in `World.threatened` from one look to the next: first those that may be
-evicted (`State.ranked` of them), in the order in which they are considered, then those that may not for the moment.
-They are nearly in order at the next look, and what a victim costs is asked only where it decides.
+evicted (`VictimSearch.ranked` of them), in the order in which they are considered, then those that may not for the
+moment. They are nearly in order at the next look, and what a victim costs is asked only where it decides.
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ def rank_victims(world: World, hooks: Hooks, row: int, types: int, now: float) -
     They hold devices of some types (one bit each) and have no higher priority. Where their order decides, they are
     the same for jobs of one priority and the same types, until one of them starts.
     """
-    state, priority = world.state[0], world.jobs[row].priority
-    if state.ranked < 0 or state.ranked_priority != priority or state.ranked_types != types:
-        state.ranked_priority, state.ranked_types = priority, types
+    search, priority = world.victim_search[0], world.jobs[row].priority
+    if search.ranked < 0 or search.ranked_priority != priority or search.ranked_types != types:
+        search.ranked_priority, search.ranked_types = priority, types
         list_victims(world, hooks, priority, types, now)
     if not world.rules[0].victims_by_order:
-        for one in world.threatened[: state.ranked]:
+        for one in world.threatened[: search.ranked]:
             one.order_key = eviction_cost_s(world, hooks, row, one.row, now)
-        sort_victims(world.threatened, state.ranked)
+        sort_victims(world.threatened, search.ranked)
 
 
 @kernel
 def list_victims(world: World, hooks: Hooks, priority: int, types: int, now: float) -> None:
     """Lists the running jobs that can be preempted, those that may be evicted first and in order."""
-    state, by_order = world.state[0], world.rules[0].victims_by_order
-    state.ranked = state.room_gpus = 0
+    search, by_order = world.victim_search[0], world.rules[0].victims_by_order
+    search.ranked = search.room_gpus = 0
     list_preemptible(world)
-    for one in world.threatened[: state.threatened]:
+    for one in world.threatened[: search.threatened]:
         victim = world.jobs[one.row]
         one.running_index, one.asked, one.evictable = victim.running_index, 0, 0
         protected = now < protected_until_s(world, victim) or victim.started_s == now
         if protected or victim.priority > priority or not holds_type(world, victim, types):
             one.priority, one.order_key = _LAST, math.inf
             continue
-        state.ranked += 1
+        search.ranked += 1
         advance_progress(victim, now)
         one.priority = 0
         if by_order:
             one.priority, one.order_key = victim.priority, -order_of(world, hooks, one.row, now)
-    sort_victims(world.threatened, state.threatened)
-    for one in world.threatened[state.ranked : state.threatened]:
+    sort_victims(world.threatened, search.threatened)
+    for one in world.threatened[search.ranked : search.threatened]:
         one.until_s = protected_until_s(world, world.jobs[one.row])
 
 
 @kernel
 def list_preemptible(world: World) -> None:
     """Lists all running jobs that can be preempted: those of the last list in its order, then the others."""
-    state, count = world.state[0], 0
+    state, search, count = world.state[0], world.victim_search[0], 0
     listed = np.zeros(state.running, np.bool_)
-    for one in world.threatened[: state.threatened]:
+    for one in world.threatened[: search.threatened]:
         at = world.jobs[one.row].running_index
         if 0 <= at < state.running and world.running[at] == one.row and world.jobs[one.row].preemptible:
             listed[at] = True
@@ -79,7 +79,7 @@ def list_preemptible(world: World) -> None:
         if not listed[at] and world.jobs[world.running[at]].preemptible:
             world.threatened[count].row, world.threatened[count].order_key = world.running[at], 0.0
             count += 1
-    state.threatened = count
+    search.threatened = count
 
 
 @inlined
@@ -189,20 +189,21 @@ def cheapest_group(
     If every victim might be evicted for any job, that group would be the same for all jobs of a size. So the policy
     is asked about the victims in it first, and about those elsewhere only where one of these may not be evicted.
     """
-    state, job, promised = world.state[0], world.jobs[row], costs_by_order(world)
-    searches = world.rules[0].victims_by_order and state.reserved_for < 0 and len(world.shapes) == 0
+    search, job, promised = world.victim_search[0], world.jobs[row], costs_by_order(world)
+    searches = world.rules[0].victims_by_order and len(world.shapes) == 0
+    searches = searches and world.reservation[0].holder < 0
     while searches:
         find_room(world, hooks, row, device_type, now)
-        if state.room_group < 0:
+        if search.room_group < 0:
             return -1, -1, 0.0
-        last = world.threatened[state.room_considered - 1]
+        last = world.threatened[search.room_considered - 1]
         if promised and last.priority == job.priority and not goes_after(last, job):
             return -1, -1, 0.0  # nor may those be evicted that are considered later
         cost = 0.0
-        for k in world.victims[: state.room_victims]:
+        for k in world.victims[: search.room_victims]:
             cost += cost_of(world, hooks, row, world.threatened[k], now)
         if cost < math.inf:
-            return state.room_group, state.room_considered, cost
+            return search.room_group, search.room_considered, cost
         searches = spare_some(world)
     return first_with_room(world, hooks, row, device_type, True, now)
 
@@ -210,29 +211,29 @@ def cheapest_group(
 @kernel
 def find_room(world: World, hooks: Hooks, row: int, device_type: int, now: float) -> None:
     """Finds the group in which victims make room first for jobs of this size, unless that is known."""
-    state, job = world.state[0], world.jobs[row]
-    if state.room_gpus == job.gpus and state.room_tier == job.nearest_tier:
+    search, job = world.victim_search[0], world.jobs[row]
+    if search.room_gpus == job.gpus and search.room_tier == job.nearest_tier:
         return
-    state.room_gpus, state.room_tier, state.room_victims = job.gpus, job.nearest_tier, 0
+    search.room_gpus, search.room_tier, search.room_victims = job.gpus, job.nearest_tier, 0
     group, considered, _ = first_with_room(world, hooks, row, device_type, False, now)
-    state.room_group, state.room_considered = group, considered
+    search.room_group, search.room_considered = group, considered
     for k in range(considered):
         one = world.threatened[k]
         if not is_spared(one) and holds_devices_in(world, row, one.row, job.nearest_tier, group):
-            world.victims[state.room_victims] = k
-            state.room_victims += 1
+            world.victims[search.room_victims] = k
+            search.room_victims += 1
 
 
 @kernel
 def spare_some(world: World) -> bool:
     """Whether a victim in that group may be evicted for no job: then another group is to be found, without it."""
-    state = world.state[0]
-    for k in world.victims[: state.room_victims]:
+    search = world.victim_search[0]
+    for k in world.victims[: search.room_victims]:
         one = world.threatened[k]
         if is_spared(one):
             world.jobs[one.row].spared = 1
-            state.room_gpus = 0
-    return bool(state.room_gpus == 0)
+            search.room_gpus = 0
+    return bool(search.room_gpus == 0)
 
 
 @inlined
@@ -248,12 +249,12 @@ def first_with_room(
     """The same; unless it `asks`, all may be evicted of which it is not known otherwise, and cost nothing."""
     job, size = world.jobs[row], world.groups.shape[1]
     freed, total = np.zeros(size, np.int64), np.zeros(size)
-    if world.state[0].reserved_for >= 0:
+    if world.reservation[0].holder >= 0:
         for at in range(len(world.hosts)):
             host = world.hosts[at]
             if host.device_type == device_type and is_reserved_from(world, row, host):
                 freed[host.group[job.nearest_tier]] -= host.free
-    for k in range(world.state[0].ranked):
+    for k in range(world.victim_search[0].ranked):
         one, cost, last = world.threatened[k], 0.0, -1
         victim = world.jobs[one.row]
         if asks or victim.spared:  # one that was spared at an earlier look is likely to be again

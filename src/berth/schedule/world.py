@@ -9,9 +9,19 @@ import numpy as np
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 from berth.schedule.job_columns import JobColumns, JobRecords, highest
+from berth.schedule.pass_records import (
+    BOUND,
+    RESERVATION,
+    SCARCITY,
+    SEGMENT,
+    SHAPE_CHOICE,
+    STATE,
+    THREATENED,
+    VICTIM_SEARCH,
+    WALK,
+)
 from berth.schedule.policy import Policy, ranks_by_cluster, uses_cluster
 from berth.schedule.records import (
-    BOUND,
     CLUSTER,
     DECISION,
     DEMAND,
@@ -25,9 +35,6 @@ from berth.schedule.records import (
     PLACE,
     QUOTA,
     RACK,
-    SEGMENT,
-    STATE,
-    THREATENED,
     USER,
     WAIT_STATS,
     Array,
@@ -104,16 +111,18 @@ def new_world(
     rules["uses_cluster"], rules["ranks_by_cluster"] = uses_cluster(kind), ranks_by_cluster(kind)
     state = np.zeros(1, STATE)
     state["free"], state["spare"], state["device_types"] = devices, len(places), len(cluster.device_types)
-    state["reserved_for"] = state["last_reserved"] = -1
     state["most_free"] = devices
     state["running_wake_s"] = np.inf
     overtakes = rules["blocked"][0] == Blocked.SKIP or rules["preempt"][0] == Preempt.BY_ORDER
     state["explained"] = explained
-    state["keeps_answers"] = not explained and rules["static_order"][0] and not rules["uses_cluster"][0]
-    state["segmented"] = state["keeps_answers"][0] and overtakes and not len(shapes.shapes)
-    segments = np.zeros(len(jobs) // _PER_SEGMENT + 2 if state["segmented"][0] else 1, SEGMENT)
+    reservation = np.zeros(1, RESERVATION)
+    reservation["holder"] = reservation["last_holder"] = -1
+    walk = np.zeros(1, WALK)
+    walk["keeps_answers"] = not explained and rules["static_order"][0] and not rules["uses_cluster"][0]
+    walk["segmented"] = walk["keeps_answers"][0] and overtakes and not len(shapes.shapes)
+    segments = np.zeros(len(jobs) // _PER_SEGMENT + 2 if walk["segmented"][0] else 1, SEGMENT)
     segments["next"] = np.append(np.arange(1, len(segments)), -1)
-    state["first_segment"] = -1
+    walk["first_segment"] = -1
     reorders = rules["static_order"][0] and rules["reorder_after_s"][0] < np.inf
     state["next_reorder_s"] = 0.0 if reorders else np.inf
     return World(
@@ -140,6 +149,11 @@ def new_world(
         rules=rules,
         bound=np.zeros(1, BOUND),
         state=state,
+        walk=walk,
+        reservation=reservation,
+        victim_search=np.zeros(1, VICTIM_SEARCH),
+        scarcity=np.zeros(1, SCARCITY),
+        shape_choice=np.zeros(1, SHAPE_CHOICE),
         shapes=shapes.shapes,
         tied=shapes.tied,
     )

@@ -126,7 +126,7 @@ class ReasonValidator:
 
     def _check_reservation(self, row: int, job: Any) -> None:
         """Another job has a place reserved: it has waited long, has a higher priority, or backfill keeps order."""
-        other = int(self.world.state[0]["last_reserved"])
+        other = int(self.world.reservation[0]["last_holder"])
         assert other not in (-1, row), "held-for-other"
         holder = self.world.jobs[other]
         assert holder["state"] == JobStatus.WAITING or holder["started_s"] == self.now, "held-for-other"
@@ -153,4 +153,6 @@ class ReasonValidator:
             and state["queue_start"] < state["queue_stop"]
         ):
             ahead = int(self.world.waiting[state["queue_start"]])
-            self.promised[ahead] = min(float(state["reserved_until_s"]), self.promised.get(ahead, math.inf))
+            self.promised[ahead] = min(
+                float(self.world.reservation[0]["until_s"]), self.promised.get(ahead, math.inf)
+            )

@@ -92,8 +92,8 @@ def test_rows_of_waiting_jobs_keep_the_shape_they_count_for(crank, lab, monkeypa
     for job in [*waiting, *running]:
         live.ask(commands.cancel(job))
     live.step(1)
-    assert not live.state.world.state["waiting_for"].any()
-    assert not live.state.world.state["wanted"].any()
+    assert not live.state.world.scarcity["waiting_for"].any()
+    assert not live.state.world.scarcity["wanted"].any()
 
 
 def attempt_of(live, job: str):
@@ -278,7 +278,7 @@ def test_gangs_that_queued_before_the_first_offer_are_counted_once(live):
     for gang in gangs:
         live.ask(commands.cancel(gang))
     live.step(200, times=6)
-    assert not live.state.world.state[0]["waiting_for"].any()
+    assert not live.state.world.scarcity["waiting_for"].any()
 
 
 @pytest.mark.parametrize("running", [True, False])

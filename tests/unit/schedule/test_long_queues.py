@@ -29,7 +29,7 @@ def play(special: dict[int, tuple], policy: Policy, *more: tuple, each: tuple = 
     """A run of j0, j1, then `COUNT` jobs like `each` but for the special ones, then some more."""
     rows = [*BUSY, *(special.get(number, each) for number in range(COUNT)), *more]
     run = simulate(jobs(rows), cluster([4, 4]), policy, SETTING)
-    assert run.world.state[0]["segmented"]
+    assert run.world.walk[0]["segmented"]
     return run
 
 
@@ -115,7 +115,7 @@ def test_the_shortest_runs_first_and_an_evicted_job_is_last_again():
     mixed = [201 - number // 2 if number % 2 == 0 else 2 + number // 2 for number in range(200)]
     rows = [(0, 1, 1000), *((10, 1, seconds) for seconds in mixed)]
     run = simulate(jobs(rows), cluster([1]), EXERCISES["least-left"], SETTING)
-    assert run.world.state[0]["segmented"]
+    assert run.world.walk[0]["segmented"]
     ends = dict(zip(range(2, 202), accumulate(range(2, 202), initial=10), strict=False))
     starts = run.records["first_start_s"][1:].tolist()
     assert starts == [ends[seconds] for seconds in mixed]
@@ -167,7 +167,7 @@ def test_a_job_steps_aside_for_one_deep_in_the_queue_that_needs_exactly_what_is_
     rows = [(0, 2, 5000), (0, 2, 5), (1, 2, 9000), *[(1000, 8, 1)] * COUNT]
     rows[3 + place] = (1000, 4, 100)
     run = simulate(jobs(rows), cluster([4, 4]), Relaxing(aside=True), SETTING)
-    assert run.world.state[0]["segmented"]
+    assert run.world.walk[0]["segmented"]
     assert run.records["first_start_s"][3 + place] == 1000.0
     assert run.records["moves"].sum() == 1
 
@@ -189,7 +189,7 @@ def test_an_equal_deep_in_the_queue_uses_a_reserved_place_only_if_it_ends_in_tim
     """From 110 s on the machine is kept for j1, at 1,000 s. It and the 300 behind it take a second each."""
     rows = [(0, 6, 1000), (10, 8, 1), *[(20, 8, 1)] * COUNT, (200, gpus, seconds)]
     run = simulate(jobs(rows), cluster([8]), Reserving(), SETTING)
-    assert run.world.state[0]["segmented"]
+    assert run.world.walk[0]["segmented"]
     assert run.records["first_start_s"][[1, -1]].tolist() == [1000.0, start_s]
 
 
@@ -232,7 +232,7 @@ def test_a_job_deep_in_the_queue_has_others_evicted_where_distance_costs_more_th
     rows = [(0, 4, 1e5, "resnet50")] * 4 + [(10, 3, 100, "resnet50")] * COUNT
     rows[4 + place] = (10, 3, share * 40.0 / (slowdown[1] - 1.0), "vgg16")
     run = simulate(jobs(rows), racks, NearByGain(), setting)
-    assert run.world.state[0]["segmented"]
+    assert run.world.walk[0]["segmented"]
     assert (run.records["first_start_s"][4 + place] == 10.0) == (share > 1.0)
     assert run.records["evictions"].sum() == (share > 1.0)
 
@@ -270,7 +270,7 @@ def test_a_timer_that_has_changed_holds_for_jobs_deep_in_the_queue_too(place):
     rows = [*BUSY, (0, 3, 60), (5, 2, 1e4), (5, 2, 1e4), *[(10, 9, 1)] * COUNT, (66, 9, 1)]
     rows[5 + place] = (10, 2, 5)
     run = simulate(jobs(rows), cluster([[4, 4, 4]]), Learning(), SETTING)
-    assert run.world.state[0]["segmented"]
+    assert run.world.walk[0]["segmented"]
     assert run.records["first_start_s"][3:5].tolist() == [60.0, 60.0]
     assert run.records["first_start_s"][5 + place] == 66.0
 

@@ -44,15 +44,12 @@ def interpreted(monkeypatch):
         monkeypatch.setattr(scarcity, name, plain(getattr(scarcity, name)))
 
 
-def world_of(**state: Any) -> Any:
+def world_of(**prices: Any) -> Any:
     """A world of two device types, of which four and eight devices exist and two and eight are free."""
     known = {
-        "device_types": 2,
         "priced_s": 0.0,
         "priced_for": 0,
         "price_version": 0,
-        "queue_start": 0,
-        "queue_stop": 0,
         "waiting_for": [0, 0],
         "wanted": [0, 0],
         "waiting_below": [0, 0],
@@ -65,7 +62,8 @@ def world_of(**state: Any) -> Any:
     groups = np.empty((1, 1), object)
     groups[0, 0] = SimpleNamespace(free=[2, 8])
     return SimpleNamespace(
-        state=[SimpleNamespace(**{**known, **state})],
+        state=[SimpleNamespace(device_types=2, queue_start=0, queue_stop=0)],
+        scarcity=[SimpleNamespace(**{**known, **prices})],
         cluster=[SimpleNamespace(devices=[4, 8])],
         groups=groups,
     )
@@ -105,8 +103,8 @@ def test_the_demand_is_averaged_over_about_an_hour(now, mean):
     """Three jobs wait where one did on average: of the difference of two, span / (span + 3,600 s) is added."""
     world = world_of(waiting_for=[3 * SHARES, 0], mean_waiting=[1.0, 0.0])
     plain(update_prices)(world, now)
-    assert world.state[0].mean_waiting == [mean, 0.0]
-    assert world.state[0].priced_s == now
+    assert world.scarcity[0].mean_waiting == [mean, 0.0]
+    assert world.scarcity[0].priced_s == now
 
 
 @pytest.mark.parametrize(
@@ -121,8 +119,8 @@ def test_the_demand_is_averaged_over_about_an_hour(now, mean):
 def test_the_price_of_a_type_falls_with_the_fourth_power_of_wanted_by_free_devices(wanted, price_s):
     world = world_of(wanted=[wanted * SHARES, 0])
     plain(set_prices)(world, 7)
-    assert world.state[0].price_s == [price_s, 0.0]
-    assert (world.state[0].priced_for, world.state[0].price_version) == (7, 1)
+    assert world.scarcity[0].price_s == [price_s, 0.0]
+    assert (world.scarcity[0].priced_for, world.scarcity[0].price_version) == (7, 1)
 
 
 def shape(*need: int, usd_excess: float = 0.0) -> Any:
@@ -162,9 +160,9 @@ def test_a_shape_costs_others_half_of_what_waits_now_and_half_of_the_average(
     assert plain(price_of)(world, one, False) == one.price_running
 
 
-def choosing(*shapes: Any, left_s: float = 100.0, started: bool = False, **state: Any) -> Any:
+def choosing(*shapes: Any, left_s: float = 100.0, started: bool = False, **prices: Any) -> Any:
     """A world with one job, described by the first of its shapes; each costs a dollar an hour."""
-    world = world_of(**state)
+    world = world_of(**prices)
     named = {"shape": 0, "first_shape": 0, "shape_count": len(shapes), "counted_shape": -1}
     world.jobs = [
         SimpleNamespace(**named, estimated_remaining_s=left_s, first_start_s=5.0 if started else -1.0)
@@ -188,9 +186,9 @@ def test_the_size_of_a_job_is_what_its_rest_costs_over_the_mean_of_those_that_ar
     """In a shape that costs a quarter more, 100 s of work cost what 80 s cost in the cheapest."""
     world = choosing(timed(1.0, 1, 0, excess=0.25), left_s=100.0, mean_usd=40.0)
     assert plain(size_of)(world, 0) == 2.0
-    world.state[0].mean_usd = 0.0  # prices are not known
+    world.scarcity[0].mean_usd = 0.0  # prices are not known
     assert plain(size_of)(world, 0) == 0.0
-    world.state[0].mean_usd, world.shapes[0].gang = 40.0, 1
+    world.scarcity[0].mean_usd, world.shapes[0].gang = 40.0, 1
     assert plain(size_of)(world, 0) == 0.0
 
 
@@ -206,8 +204,8 @@ def test_each_arrival_counts_once_in_the_mean(started, arrivals, mean_usd):
     world.jobs[0].counted_shape = 0 if started else -1
     plain(count_demand)(world, 0, 1)
     plain(count_demand)(world, 0, -1)
-    assert (world.state[0].arrivals, world.state[0].mean_usd) == (arrivals, mean_usd)
-    assert world.state[0].waiting_for == [0, 0]
+    assert (world.scarcity[0].arrivals, world.scarcity[0].mean_usd) == (arrivals, mean_usd)
+    assert world.scarcity[0].waiting_for == [0, 0]
 
 
 @pytest.mark.parametrize(

@@ -53,17 +53,17 @@ def world_of(counts: list[int], unused: int = 1, **more: Any) -> SimpleNamespace
     made += [segment(0, row + 1) for row in range(len(counts), total)]
     for last in (len(counts) - 1, total - 1):
         made[last].next = -1
-    state = SimpleNamespace(
+    walk = SimpleNamespace(
         first_segment=0 if counts else -1,
         unused_segment=len(counts) if unused else -1,
-        queue_start=10,
         answers=7,
         segment=-1,
         segment_stop=10,
     )
     return SimpleNamespace(
         segments=made,
-        state=[state],
+        state=[SimpleNamespace(queue_start=10)],
+        walk=[walk],
         jobs=[job()],
         demands=[SimpleNamespace(answers=0) for _ in range(70)],
         **more,
@@ -72,7 +72,7 @@ def world_of(counts: list[int], unused: int = 1, **more: Any) -> SimpleNamespace
 
 def counts_of(world: Any) -> list[int]:
     """Jobs of each segment, in the order of the queue."""
-    found, number = [], world.state[0].first_segment
+    found, number = [], world.walk[0].first_segment
     while number >= 0:
         found.append(world.segments[number].count)
         number = world.segments[number].next
@@ -81,7 +81,7 @@ def counts_of(world: Any) -> list[int]:
 
 def unused(world: Any) -> int:
     """How many segments are unused."""
-    count, number = 0, world.state[0].unused_segment
+    count, number = 0, world.walk[0].unused_segment
     while number >= 0:
         count, number = count + 1, world.segments[number].next
     return count
@@ -102,7 +102,7 @@ def unused(world: Any) -> int:
 )
 def test_a_job_joins_the_segment_around_its_place(counts, at, after, found):
     world = world_of(counts)
-    assert segments.join_segment(world, at, 0, world.state[0].first_segment, 10) == found
+    assert segments.join_segment(world, at, 0, world.walk[0].first_segment, 10) == found
     assert counts_of(world) == after
     assert unused(world) == len(counts) + 1 - len(after)
 
@@ -153,7 +153,7 @@ def test_a_segment_that_is_empty_leaves_the_queue_and_is_used_again(counts, at, 
 )
 def test_a_job_leaves_its_segment_wherever_the_cursor_is(cursor, stop, at, after):
     world = world_of([3, 2, 4])
-    world.state[0].segment, world.state[0].segment_stop = cursor, stop
+    world.walk[0].segment, world.walk[0].segment_stop = cursor, stop
     segments.leave_segment(world, at, 0)
     assert counts_of(world) == after
 
@@ -209,4 +209,4 @@ def test_a_segment_knows_the_least_of_what_its_jobs_need():
 def test_a_walk_goes_on_inside_a_segment_or_in_front_of_it(at, next_segment, stop):
     world = world_of([3, 2, 3])
     segments.find_segment(world, at)
-    assert (world.state[0].next_segment, world.state[0].segment_stop) == (next_segment, stop)
+    assert (world.walk[0].next_segment, world.walk[0].segment_stop) == (next_segment, stop)

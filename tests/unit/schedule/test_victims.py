@@ -11,7 +11,7 @@ from numba import njit
 
 from berth.cluster.load import load_cluster
 from berth.schedule import Policy, PreemptByGain, Rules, StaticOrder
-from berth.schedule.records import THREATENED
+from berth.schedule.pass_records import THREATENED
 from berth.schedule.victims import sort_victims
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster, jobs
