@@ -127,14 +127,26 @@ class Cluster:
     def uplinks(self, level: int, congestion: float = 1.0) -> FloatArray:
         """Return the bytes per second that each group at a level can send to the tier above it.
 
-        Every machine contributes its devices' rates at that tier, or its NIC if that is less; the sum is
-        divided by the over-subscription of the tier above. The last level has no up-links.
+        Every machine contributes the rates of its GPUs at that tier, or its NIC if that is less; the sum is
+        divided by the over-subscription of the tier above. Cores add nothing: a machine without GPUs counts as one
+        device, but on a cluster without any GPU all devices count. The last level has no up-links.
         """
         if level + 1 >= len(self.tiers):
             return np.zeros(0)
         above = self.tiers[level + 1]
-        rates = np.minimum(self.sizes * (above.bytes_per_s / congestion), self.nic_bytes_per_s / congestion)
+        rates = np.minimum(
+            self._senders * (above.bytes_per_s / congestion), self.nic_bytes_per_s / congestion
+        )
         return self._sum_by_group(level, rates) / above.oversubscription
+
+    @cached_property
+    def _senders(self) -> IntArray:
+        """Devices of each machine that have a link of their own."""
+        gpus = [
+            sum(count for kind, count in machine.devices if self.device_types[kind].kind == "gpu")
+            for machine in self.machines
+        ]
+        return np.maximum(1, np.array(gpus, np.int32)) if any(gpus) else self.sizes
 
     @cached_property
     def nic_bytes_per_s(self) -> FloatArray:

@@ -374,12 +374,13 @@ class LogReplay:
         return -1 if floor is None else floor
 
     def _floor(self, gpus: int) -> int | None:
-        """The nearest level with a group that holds `gpus` devices of one type."""
+        """The nearest level with a group that holds `gpus` devices of one type that gangs run on."""
+        usable = usable_types(self.cluster)
         for level in range(len(self.cluster.tiers)):
             held: Counter[tuple[int, int]] = Counter()
             for number, machine in enumerate(self.cluster.machines):
                 for kind, count in machine.devices:
-                    held[int(self.cluster.groups[level][number]), kind] += count
+                    held[int(self.cluster.groups[level][number]), kind] += count * (kind in usable)
             if max(held.values(), default=0) >= gpus:
                 return level
         return None

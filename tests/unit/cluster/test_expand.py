@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from berth.cluster import load_cluster
+from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster
 from berth.errors import InputError
 
@@ -123,6 +124,22 @@ def test_an_uplink_is_the_sum_below_it_capped_by_the_nic_and_divided_by_the_over
     assert cluster.uplinks(0).tolist() == [200e9, 30e9, 50e9]
     assert cluster.uplinks(1).tolist() == [(80e9 + 30e9) / 2, 10e9]
     assert cluster.uplinks(2).tolist() == []
+
+
+def test_cores_add_nothing_to_an_uplink_and_a_machine_without_gpus_counts_as_one_device(read):
+    tiers = "tiers: [{bandwidth: 300GB/s}, {bandwidth: 25GB/s}, {bandwidth: 10GB/s, oversubscription: 1}]"
+    for cores in ("", ", cpu-core: 64"):
+        machines = f"{{devices: {{T4: 8{cores}}}}}, {{devices: {{cpu-core: 64}}}}"
+        cluster = read(f"{tiers}\nracks: [{{machines: [{machines}]}}]")
+        for same in (cluster, gpu_part(cluster), gpu_part(cluster, frozenset({"cpu-core"}))):
+            assert same.uplinks(0).tolist() == [200e9, 25e9]
+            assert same.uplinks(1).tolist() == [90e9]
+
+
+def test_without_any_gpu_every_device_has_a_link(read):
+    tiers = "tiers: [{bandwidth: 300GB/s}, {bandwidth: 25GB/s, oversubscription: 1}]"
+    cluster = read(f"{tiers}\nmachines: [{{devices: {{cpu-core: 4}}}}]")
+    assert cluster.uplinks(0).tolist() == [100e9]
 
 
 def test_a_named_tier_takes_the_figures_of_its_name_and_an_unknown_one_those_of_its_place(read):

@@ -22,6 +22,7 @@ from berth.simulate.events import digest, event_frame
 from berth.simulate.metrics import summarise
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster
+from berth.workload.mix import load_mix
 from berth.workload.reading import read_trace
 from berth.workload.shapes import EVERY, Offer, Part, Shape, Work, canonical
 from berth.workload.trace import Trace
@@ -479,6 +480,25 @@ def beside_gang(shapes: int, seconds: float, until: float) -> Trace:
     on_v100 = [shape(1.0, {"V100": 4}, name="V100"), shape(9.0, {"T4": 4}, name="T4")][:shapes]
     rows = [(0.0, offer(until, *on_v100)), (1.0, (4, seconds))]
     return trace(rows, preemptible=[0, 1])
+
+
+def test_a_job_on_cores_does_not_make_the_network_of_gangs_faster(tmp_path):
+    """Gangs share the up-links of racks; the cluster keeps its cores only for a job that asks for them."""
+    path = tmp_path / "cores.yaml"
+    path.write_text("racks: [{count: 2, machines: [{count: 2, devices: {H100: 8, cpu-core: 64}}]}]")
+    machines, setting = load_cluster(str(path)), Setting(mix=load_mix("vgg16"), log=True)
+    gangs: list[tuple[float, Offer | tuple[int, float]]] = [
+        (0.0, (10, 1e5)),
+        (1.0, (10, 1e5)),
+        (2.0, (12, 36e3)),
+    ]
+    later = (900_000.0, offer(10, shape(1.0, {"cpu-core": 4})))
+    alone, beside = (
+        run(trace(jobs), machines, "fifo", setting).records["end_s"][:3].tolist()
+        for jobs in (gangs, [*gangs, later])
+    )
+    assert alone == beside
+    assert 40e3 < alone[2] < 900e3  # the links matter
 
 
 @pytest.mark.parametrize("shapes", [1, 2])
