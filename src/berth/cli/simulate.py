@@ -135,11 +135,11 @@ def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
             notes.append(note + rest)
     if setting.estimate_error:
         notes.append(f"schedulers knew remaining times to +-{setting.estimate_error:.0%} only")
-    if setting.estimates != "known":
+    if setting.estimates != "known" and len(built.trace.offers) < len(built.trace):
         what = (
-            "learned durations from jobs that had ended"
+            f"learned durations{built.of_plain_jobs} from jobs that had ended"
             if setting.estimates == "learned"
-            else "knew no durations"
+            else f"knew no durations{built.of_plain_jobs}"
         )
         notes.append(f"schedulers {what}")
     if fixed := int((run.records["preemptible"] == 0).sum()):

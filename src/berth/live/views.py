@@ -26,7 +26,7 @@ from berth.live.lifecycle import (
 from berth.live.reconcile import overlaps
 from berth.live.spec import JobSpec
 from berth.live.state import ControllerState
-from berth.schedule.reasons import CODES, Reason, ReasonCode, explain, explained_record
+from berth.schedule.reasons import CODES, Reason, ReasonCode, explain, explained_record, lacks_devices
 from berth.units import format_count
 from berth.workload.shapes import devices_text
 
@@ -181,7 +181,9 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
         return Reason("delayed", f"{failed}; it is retried soon", seconds_left=left_s)
     queued = job.state == QUEUED
     record = explained_record(state.world, job.row) if queued else state.world.jobs[job.row]
-    reason = explain(record, now, state.setup.tiers, shapes=_shape_names(state, job))
+    lacks_all = queued and lacks_devices(state.world, job.row)
+    shapes = _shape_names(state, job)
+    reason = explain(record, now, state.setup.tiers, shapes=shapes, lacks_all=lacks_all)
     holder = int(state.world.state[0]["last_reserved"])
     if (
         reason.code == CODES[ReasonCode.HELD_FOR_OTHER]
