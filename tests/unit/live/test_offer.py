@@ -15,7 +15,7 @@ from berth.errors import InputError, SpecError
 from berth.live.demand import bind_requested, requested
 from berth.live.job import Seat
 from berth.live.members import _of_parts
-from berth.live.offer import digest_of
+from berth.live.offer import SentShape, check_offer, digest_of
 from berth.live.planned import cluster_of, sent_job, with_absolute_names
 from berth.live.spec import JobSpec, SentJob, spec_from_dict, submission
 
@@ -136,6 +136,13 @@ def test_alternatives_come_back_from_the_journal(cluster):
 def test_bad_input_has_one_message_with_its_line(text, said, cluster):
     with pytest.raises((SpecError, InputError), match=said):
         sent(text, cluster)
+
+
+def test_work_that_would_take_longer_than_a_trace_may_hold_is_refused():
+    one = {"parts": [{"name": "all", "devices": {"T4": 1}}], "step": {"near": "1s"}}
+    with pytest.raises(InputError, match=r"1e\+13 steps take 317,098 years in the fastest alternative"):
+        check_offer("10T steps", None, [SentShape.model_validate(one)], {})
+    check_offer("10B steps", None, [SentShape.model_validate(one)], {})
 
 
 def test_a_plan_that_is_not_what_its_digest_says_is_refused(folder, cluster):
