@@ -56,7 +56,7 @@ def with_absolute_names(text: str, folder: Path) -> str:
         name = found["name"].strip().strip("\"'")
         if name.startswith("{"):  # a cluster that is written in the plan itself
             return found[0]
-        for place in (Path.cwd(), folder):
+        for place in (folder, Path.cwd()):
             if (place / name).is_file():
                 return f"{found['key']}: {yaml_word(str((place / name).resolve()))}  "
         return found[0]
