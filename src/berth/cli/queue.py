@@ -111,7 +111,9 @@ def _running(row: dict[str, Any], now: float, *, cores: bool) -> list[str | Text
 
 
 def _waiting(row: dict[str, Any], now: float, *, cores: bool) -> list[str | Text]:
-    times = [ago(row["since"], now), ahead(row["expected_start"], now)]
+    late_s = row.get("start_overdue_s")
+    starts = f"{format_wait(late_s)} overdue" if late_s else ahead(row["expected_start"], now)
+    times = [ago(row["since"], now), starts]
     return [str(row["position"]), *_who(row), *_size(row, cores), str(row["priority"]), *times]
 
 

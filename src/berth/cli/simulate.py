@@ -148,7 +148,9 @@ def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
         seed = "" if built.fault_seed is None else f", seed {built.fault_seed}"
         notes.append(f"{format_count(len(run.setting.faults) // 2, 'fault')} of machines{seed}")
     if run.cluster.usd_per_hour is None:
-        notes.append("no cost: the price of some device is unknown")
+        alternatives = "; jobs that could run on it alone take their alternatives without regard to dollars"
+        more = alternatives if run.trace.offers else ""
+        notes.append(f"no cost: the price of some device is unknown{more}")
     return notes
 
 

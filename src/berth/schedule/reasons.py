@@ -141,13 +141,23 @@ def explain(
     code = int(job["reason"])
     holds_out, until, saves = int(job["waits_for_tier"]), float(job["until_s"]), float(job["saves_s"])
     tier = tiers[holds_out] if 0 <= holds_out < len(tiers) else None
-    left = until - now if now <= until < float("inf") else None
+    left = until - now if now <= until < math.inf else None
+    # what it waits for should be there by now
+    late = (
+        now - until if until < now and code in (ReasonCode.LOOKS_AHEAD, ReasonCode.WAITS_FOR_SHAPE) else None
+    )
+    if late is not None:
+        saves = 0.0  # computed for a wait until then
     own = shapes if shapes and job["shape_count"] else ()
     if code == ReasonCode.OVER_QUOTA:
         asks = _either(job, own) if own else str(int(job["gpus"]))
         return Reason(CODES[code], _over_quota(asks, quota), quota=quota)
     sentence = _sentence(code, int(job["gpus"]), tier, left, saves)
-    if own:
+    if late is not None:
+        sentence = f"one {tier} should have been free {format_wait(late)} ago, and it still waits for it"
+        if own and code == ReasonCode.WAITS_FOR_SHAPE:
+            sentence = _waits_too_long(job, tier, late, own)
+    elif own:
         sentence = _of_shape(job, code, tier, left, saves, own, lacks_all) or sentence
     return Reason(CODES[code], sentence, tier, left, saves or None)
 
@@ -221,6 +231,13 @@ def _waits_for_shape(
     if left is None:
         return f"it could start now on {shapes[other]}, but its work costs over 10 % more there; {waiting}"
     return f"it could start now on {shapes[other]}, but others wait for those devices; it is {waiting}"
+
+
+def _waits_too_long(job: Any, tier: str | None, late: float, shapes: Sequence[str]) -> str:
+    """The same where what it waits for should be free by now: what was expected of waiting is not true any more."""
+    waits = f"it waits for {shapes[int(job['shape'])]} within one {tier}, expected {format_wait(late)} ago"
+    other = int(job["other_shape"])
+    return waits if other < 0 else f"it could start now on {shapes[other]}; {waits}"
 
 
 def _over_quota(asks: str, quota: QuotaUse | None) -> str:

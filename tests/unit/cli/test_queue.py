@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from berth.cli.queue import _reasons, _running, _size_columns
+from berth.cli.queue import _reasons, _running, _size_columns, _waiting
 from berth.cli.why import _head, _print_alternatives
 
 
@@ -84,3 +84,14 @@ def test_the_table_of_alternatives_has_the_dollars_of_the_rest_where_devices_hav
     assert "$3.00" in out
     _print_alternatives([alternative("b", None, None)])
     assert "costs" not in capsys.readouterr().out
+
+
+def test_a_start_that_depends_on_an_overdue_job_is_not_promised():
+    row = running("a", gpus=4) | {
+        "position": 1,
+        "since": 0.0,
+        "expected_start": 150.0,
+        "start_overdue_s": 600.0,
+    }
+    assert _waiting(row, 100.0, cores=False)[-1] == "10m overdue"
+    assert _waiting(row | {"start_overdue_s": None}, 100.0, cores=False)[-1] != "10m overdue"

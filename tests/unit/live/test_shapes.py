@@ -256,6 +256,31 @@ def test_the_alternatives_say_what_the_rest_of_the_work_costs(live):
     )
 
 
+def test_a_wait_for_a_job_that_is_overdue_is_not_promised_again_and_again(live):
+    """Both GPU machines should be free after 200 s and are not; the job could start on cores."""
+    gpus = {**FAST, "parts": FAST["parts"][:1], "name": "gpus"}
+    for _ in range(2):
+        offer(live, gpus, steps=5000, seconds=9000)
+    live.step(1)
+    job = offer(live, FAST, {**SLOW, "step": {"near": "300ms", "network": "300ms"}})
+    live.step(101)
+    service = Service(live.controller, Tokens(live.folder), live.folder)
+    assert (
+        "and would finish 38m20s later than by waiting"
+        in service.why(job, Caller("me", "admin"))["reason"]["sentence"]
+    )
+    live.step(200)
+    service = Service(live.controller, Tokens(live.folder), live.folder)  # with a forecast of now
+    page = service.why(job, Caller("me", "admin"))
+    assert re.fullmatch(
+        r"it could start now on 10 cpu-core; it waits for 4 T4 \+ 9 cpu-core within one rack, expected 1m\d+s ago",
+        page["reason"]["sentence"],
+    )
+    assert page["reason"]["saves_s"] is None
+    assert page["start_overdue_s"] == pytest.approx(100, abs=10)
+    assert re.search(r"; starts when j\d ends \(1m\d+s overdue, 50s more assumed\)", page["blocker"])
+
+
 def test_a_job_with_parts_names_which_machines_are_out_of_service(live):
     gpus = [machine.name for machine in live.cluster.machines[:2]]
     for name in gpus:

@@ -170,7 +170,7 @@ export class JobList {
     if (present) {
       const known = this.reasons.of(job.id);
       return [...texts, untimed(known?.blocker || known?.sentence || "…"), duration(now - job.since), known?.remaining_s ? duration(known.remaining_s) : "-",
-        known ? ahead(known.expected_start, now) : "…"];
+        known ? (known.start_overdue_s ? `${duration(known.start_overdue_s)} overdue` : ahead(known.expected_start, now)) : "…"];
     }
     const next = nextStart(app, job);
     return [...texts, this.pastWhy(job, next), duration(now - job.since), "", next ? moment(next.time, app.live) : "-"];
