@@ -165,6 +165,8 @@ def explain(
 def subject(job: Any, *, lacks_all: bool = False) -> tuple[int, ...]:
     """What the reason in a job's record is about: its code, and the shapes that the sentence names."""
     code = int(job["reason"])
+    if not job["shape_count"]:
+        return (code,)
     if code == ReasonCode.WAITS_FOR_SHAPE:
         return code, int(job["shape"]), int(job["other_shape"])
     if code in _OF_ONE_SHAPE and not (code == ReasonCode.NO_ROOM and lacks_all):
