@@ -149,7 +149,7 @@ def _stated_problem(request: PlanRequest, folder: Path | None) -> Problem:
 
 def _resolve(name: str, folder: Path | None) -> str:
     """Return the path of a file in `folder` if there is one, else the name itself."""
-    if folder is not None and (split := _file_in(name, folder)) is not None:
+    if folder is not None and (split := file_in(name, folder)) is not None:
         return str(folder / split[0]) + split[1]
     return name
 
@@ -158,14 +158,14 @@ def relative_to(folder: Path, request: PlanRequest) -> PlanRequest:
     """Return a request in which the files that it names by a relative path are named as seen from `folder`."""
 
     def seen(name: str | None) -> str | None:
-        split = None if name is None or Path(name).is_absolute() else _file_in(name, Path())
+        split = None if name is None or Path(name).is_absolute() else file_in(name, Path())
         return name if split is None else os.path.relpath(split[0], folder) + split[1]
 
     cluster = request.cluster if isinstance(request.cluster, dict) else seen(request.cluster)
     return replace(request, model=seen(request.model), cluster=cluster, problem=seen(request.problem))
 
 
-def _file_in(name: str, folder: Path) -> tuple[str, str] | None:
+def file_in(name: str, folder: Path) -> tuple[str, str] | None:
     """Return the file that a name stands for in a folder, and what follows it (`:4xH100` of a topology); None: none.
 
     Only a name with a suffix or a folder is a file: `lab` is a preset, whatever lies beside the plan.
