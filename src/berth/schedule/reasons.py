@@ -269,7 +269,7 @@ def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves:
         ReasonCode.LINKS_BUSY: f"other jobs send too much over the links of the free places within one {tier}",
         ReasonCode.WAITS_FOR_SHAPE: f"it could start now in another shape, but waiting {expected} for one {tier} "
         f"is better{gain}",
-        ReasonCode.CHOSEN: f"of its shapes and places this one within one {tier} is best now",
+        ReasonCode.CHOSEN: f"of the devices and places that it accepts, these within one {tier} are best now",
         ReasonCode.RESHAPED: f"another of its shapes became better, within one {tier}{gain}",
         ReasonCode.NEAREST: f"it fits within one {tier}",
         ReasonCode.SPREAD: f"no nearer place is free, and it does not wait for one: it takes one {tier}",

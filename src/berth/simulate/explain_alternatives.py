@@ -10,7 +10,7 @@ from berth.simulate.engine_state import Event
 from berth.simulate.run import Run
 from berth.workload.binding import UnfitError, bind, run_s
 from berth.workload.shape_spec import part_to_dict
-from berth.workload.shapes import Offer, Shape
+from berth.workload.shapes import Offer, Shape, devices_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,20 @@ def alternatives_of(run: Run, row: int) -> tuple[Alternative, ...]:
     return tuple(_alternative(run, offer, shape, starts.get(shape, ())) for shape in offer.alternatives)
 
 
+def name_and_devices(shape: Shape) -> str:
+    """`fast (4 T4 + 8 cpu-core)`; a name that says how many devices of each type there are (`4 T4 + 8 cores`) alone."""
+    counted = all(f"{count} " in shape.name for count in shape.devices.values())
+    return shape.name if counted else f"{shape.name} ({devices_text(shape.devices)})"
+
+
 def _alternative(run: Run, offer: Offer, shape: Shape, starts_s: Sequence[float]) -> Alternative:
     parts = tuple(part_to_dict(part) for part in shape.parts)
     try:
         bound = bind(shape, run.cluster)
     except UnfitError as error:
-        return Alternative(shape.name, parts, shape.devices, never_fits=error.what)
+        why = error.what.removeprefix(f"{shape.name} ")
+        never = why if why == error.what else f"it {why}"
+        return Alternative(shape.name, parts, shape.devices, never_fits=never)
     seconds = run_s(offer, bound, bound.nearest_tier)
     usd = None if bound.usd_per_hour is None else bound.usd_per_hour * seconds / 3600.0
     return Alternative(

@@ -31,7 +31,7 @@ from berth.schedule.reasons import (
 )
 from berth.schedule.records import SMALL_GANG, Array, JobStatus, World
 from berth.simulate.engine_state import Event, NetworkMode
-from berth.simulate.explain_alternatives import Alternative, alternatives_of
+from berth.simulate.explain_alternatives import Alternative, alternatives_of, name_and_devices
 from berth.simulate.jobs import iteration_s
 from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import NETWORKS, Run, Setting, simulate
@@ -241,7 +241,8 @@ class _Watch:
 
         Of a wait without end, those up to `last`.
         """
-        tiers, shapes = [tier.name for tier in run.cluster.tiers], run.jobs.shapes.names
+        tiers = [tier.name for tier in run.cluster.tiers]
+        shapes = [name_and_devices(one.shape) for one in run.jobs.shapes.bound]
         looks = [look for look in self.looks if begin <= look.time_s < end]
         total: dict[tuple[int, ...], float] = {}
         first: dict[tuple[int, ...], Reason] = {}

@@ -622,6 +622,13 @@ def test_a_trace_of_absent_device_types_only_is_refused_for_that_reason(berth, t
     assert f"{CLUSTER} has V100-16" in err
 
 
+def test_a_trace_of_alternatives_that_are_all_too_large_is_refused(berth, tmp_path):
+    path = write_offers(tmp_path / "jobs.jsonl", a=[{"V100-16": 99}], b=[{"V100-16": 98}, {"V100-16": 97}])
+    code, _, err = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
+    assert code == 2
+    assert err.startswith(f"error: {path}: none of its jobs fits the cluster in any alternative\n")
+
+
 def test_parts_on_cores_and_a_deadline_work_on_the_command_line(berth, tmp_path):
     """Two jobs of 40 s, one with a deadline of 30 s; both need GPUs and cores."""
     cluster = tmp_path / "mix.yaml"

@@ -106,7 +106,10 @@ def test_a_wait_names_all_alternatives_where_none_has_enough_devices(explained):
     story, text = explained(*others)
     waited, started = story.chapters[:2]
     assert [one.reason.code for one in waited.because] == ["no-room"]
-    assert waited.because[0].reason.sentence == "too few devices are free for 4 A100-40 or spread out"
+    assert (
+        waited.because[0].reason.sentence
+        == "too few devices are free for 4 A100-40 or spread out (2 V100-16 + 4 cpu-core)"
+    )
     assert (started.what, started.shape) == ("started", "4 A100-40")
     assert "fewer than" not in text
 
@@ -126,7 +129,7 @@ def test_a_wait_for_a_better_alternative_says_which(explained):
     assert "spread out" in reason.sentence
     assert "4 A100-40" in reason.sentence
     assert [one.shape for one in story.chapters[1:]] == ["4 A100-40", "4 A100-40"]
-    assert "could start now on spread out" in " ".join(text.split())
+    assert "could start now on spread out (2 V100-16 + 4 cpu-core)" in " ".join(text.split())
 
 
 def test_what_was_free_is_counted_by_type(explained):
@@ -140,4 +143,13 @@ def test_a_job_with_one_shape_of_several_parts_waits_for_all_of_it(explained):
     one = {**OFFER, "alternatives": [ALTERNATIVES[1]]}
     others = gang("a", 4, 100.0), gang("b", 4, 100.0), gang("c", 2, 100.0), gang("d", 2, 200.0)
     story, _ = explained(*others, offer=one)
-    assert story.chapters[0].because[0].reason.sentence == "too few devices are free for spread out"
+    assert story.chapters[0].because[0].reason.sentence == (
+        "too few devices are free for spread out (2 V100-16 + 4 cpu-core)"
+    )
+
+
+def test_an_alternative_that_is_larger_than_the_cluster_never_fits(explained):
+    larger = {"parts": [part("all", devices={"A100-40": 99})], "step": "1s"}
+    story, text = explained(offer={**OFFER, "alternatives": [*ALTERNATIVES, larger]})
+    assert story.alternatives[-1].never_fits == "it asks for 99 A100-40, and cluster has 8"
+    assert "99 A100-40 never fits: it asks for 99 A100-40, and cluster has 8" in text
