@@ -191,6 +191,20 @@ def test_json_that_yaml_cannot_read_has_the_line_only(tmp_path):
     assert "num_gpu: input should be greater than 0" in row.reason
 
 
+def test_a_very_long_line_has_the_line_only(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(f"{json.dumps(GANG)}\n{one_line(name='n' * 200_000, num_gpu=0, duration_s=1)}\n")
+    (row,) = read_trace(path).bad.first
+    assert row.place("x") == "x:2"
+
+
+def test_what_a_cluster_can_never_do_names_the_line_of_a_trace(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(json.dumps(GANG) + "\n" + one_line(**EITHER).replace('"1s"', '{"machine": "1s"}') + "\n")
+    with pytest.raises(InputError, match=r"jobs\.jsonl:2: 1 T4: step times have none for network"):
+        bind_fitting(read_trace(path).offers["b"], load_cluster("cloud-mix"))
+
+
 def test_json_lines_hold_plain_jobs_and_offers_and_read_back_the_same(tmp_path):
     lines = [
         {"job_id": "a", "submit_s": 0, "num_gpu": 8, "duration_s": 3600.5, "user": "ada", "priority": 2},

@@ -13,6 +13,7 @@ import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import polars as pl
@@ -30,7 +31,8 @@ from berth.workload.trace import NEEDED, OPTIONAL, BadRow, BadRowCollector
 _PLAIN = (*NEEDED, *OPTIONAL)
 _DEEPEST = 64  # as in YAML, see `berth.spec`
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')  # texts too: their brackets do not count
-_LOCATED = 100  # bad rows whose column is looked for: that takes longer than reading them
+# the column is looked for in this many bad rows, of this length: that takes much longer than reading them
+_LOCATED, _LONGEST_LOCATED = 100, 100_000
 _SPOT = re.compile(r":1:(\d+)")  # of a mistake in one line, as `berth.spec` writes it
 _Alternatives = Annotated[list[ShapeSpec], Field(min_length=1, max_length=MAX_ALTERNATIVES)]
 
@@ -85,7 +87,9 @@ class _JsonLines:
                 continue
             rows += 1
             try:
-                job, offer = _job(text, f"{source.name}:{number}", locates=bad < _LOCATED)
+                job, offer = _job(
+                    text, f"{source.name}:{number}", locates=bad < _LOCATED and len(text) <= _LONGEST_LOCATED
+                )
             except InputError as error:
                 spot, bad = _SPOT.fullmatch(error.where or ""), bad + 1
                 column = int(spot[1]) if spot is not None else None
@@ -132,24 +136,30 @@ def _job(text: str, where: str, *, locates: bool) -> tuple[dict[str, Any], Offer
     job = {name: getattr(written, name) for name in _PLAIN}
     if written.alternatives is None:
         return job, None
+    paths: dict[str, tuple[int | str, ...]] = {}
+
+    def position(*path: int | str) -> str:
+        paths[repr(path)] = path  # looked for in the text if it is needed
+        return repr(path)
+
     try:
-        offer = offer_of(written, lambda *path: where)
+        offer = offer_of(written, position)
     except InputError as error:
-        if locates:
-            offer_of(written, lambda *path: _position(text, path))
-        error.where = None
+        path = paths.get(error.where or "")
+        error.where = None if path is None or not locates else _position(text, path)
         raise
+    offer = replace(offer, where=(where,) * len(offer.alternatives))
     first = offer.alternatives[0]
     job["num_gpu"], job["duration_s"] = sum(first.devices.values()), offer.near_s(first)
     return job, offer
 
 
-def _position(text: str, path: Sequence[int | str]) -> str:
-    """The column of the value at a path of keys, as `:1:17`; nothing for JSON that is not YAML."""
+def _position(text: str, path: Sequence[int | str]) -> str | None:
+    """The column of the value at a path of keys, as `:1:17`; None for JSON that is not YAML."""
     try:
         return f":1:{locate(text, path)[1]}"
     except (yaml.YAMLError, ValueError):
-        return ""
+        return None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
