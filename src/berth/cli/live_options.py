@@ -11,7 +11,7 @@ import typer
 from berth.cli import complete
 from berth.cli.options import AsJson, argument, option
 from berth.live.home import find_endpoint
-from berth.units import format_wait
+from berth.units import format_count, format_wait
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -106,3 +106,11 @@ def places(row: dict[str, Any], most: int = 2) -> str:
     for place in row.get("places", []):
         counts[place["machine"]] = counts.get(place["machine"], 0) + len(place["devices"])
     return some([f"{machine}:{count}" for machine, count in counts.items()], most)
+
+
+def size_text(row: dict[str, Any]) -> str:
+    """`4 GPUs and 8 cores`, or `12 devices` of a job that asks for one type."""
+    if "cores" not in row:
+        return format_count(row["gpus"], "device")
+    counted = [(row["gpus"], "GPU"), (row["cores"], "core")]
+    return " and ".join(format_count(count, noun) for count, noun in counted if count)

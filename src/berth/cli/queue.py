@@ -39,14 +39,14 @@ def queue(
     running = [row for row in jobs if "position" not in row]
     waiting = [row for row in jobs if "position" in row]
     if running:
-        columns = ["job", "name", "user", "state", "gpus", "prio", "for", "left"]
-        rows = [_running(row, now) for row in running]
+        columns = ["job", "name", "user", "state", *_size_columns(running), "prio", "for", "left"]
+        rows = [_running(row, now, cores=_have_cores(running)) for row in running]
         print_listing(out, columns, rows, left=4, note="where", notes=[places(row) for row in running])
     if running and waiting:
         out.print()
     if waiting:
-        columns = ["#", "job", "name", "user", "gpus", "prio", "waits", "starts"]
-        rows = [_waiting(row, now) for row in waiting]
+        columns = ["#", "job", "name", "user", *_size_columns(waiting), "prio", "waits", "starts"]
+        rows = [_waiting(row, now, cores=_have_cores(waiting)) for row in waiting]
         print_listing(out, columns, rows, left=4, note="why", notes=_reasons(waiting))
     more = answer["total"] - len(jobs)
     if more > 0:
@@ -74,8 +74,8 @@ def _untimed(blocker: str) -> str:
 
 
 def _print_ended(out: Console, jobs: list[dict[str, Any]], now: float) -> None:
-    columns = ["job", "name", "user", "state", "code", "gpus", "ran", "ended"]
-    rows = [_ended(row, now) for row in jobs]
+    columns = ["job", "name", "user", "state", "code", *_size_columns(jobs), "ran", "ended"]
+    rows = [_ended(row, now, cores=_have_cores(jobs)) for row in jobs]
     failed = [_cause(row) if row["cause"] and row["state"] != "finished" else "" for row in jobs]
     if rows:
         print_listing(out, columns, rows, left=4, note="cause", notes=failed)
@@ -90,29 +90,44 @@ def _cause(row: dict[str, Any]) -> str:
     return sentence(row["cause"], row["detail"]) + logs
 
 
-def _ended(row: dict[str, Any], now: float) -> list[str | Text]:
+def _ended(row: dict[str, Any], now: float, *, cores: bool) -> list[str | Text]:
     code = "-" if row["code"] is None else str(row["code"])
     ran = "-" if row["ran_s"] is None else format_wait(row["ran_s"])
     return [
         *_who(row),
         state_text(row["state"]),
         code,
-        str(row["gpus"]),
+        *_size(row, cores),
         ran,
         f"{ago(row['ended'], now)} ago",
     ]
 
 
-def _running(row: dict[str, Any], now: float) -> list[str | Text]:
+def _running(row: dict[str, Any], now: float, *, cores: bool) -> list[str | Text]:
     overdue = row.get("overdue_s")
     left = f"{format_wait(overdue)} overdue" if overdue else ahead(row.get("expected_end"), now)
-    facts = [str(row["gpus"]), str(row["priority"]), ago(row.get("began"), now), left]
+    facts = [*_size(row, cores), str(row["priority"]), ago(row.get("began"), now), left]
     return [*_who(row), state_text(row["state"]), *facts]
 
 
-def _waiting(row: dict[str, Any], now: float) -> list[str | Text]:
-    times = [ago(row["since"], now), ahead(row["expected_start"], now)]
-    return [str(row["position"]), *_who(row), str(row["gpus"]), str(row["priority"]), *times]
+def _waiting(row: dict[str, Any], now: float, *, cores: bool) -> list[str | Text]:
+    late_s = row.get("start_overdue_s")
+    starts = f"{format_wait(late_s)} overdue" if late_s else ahead(row["expected_start"], now)
+    times = [ago(row["since"], now), starts]
+    return [str(row["position"]), *_who(row), *_size(row, cores), str(row["priority"]), *times]
+
+
+def _have_cores(rows: list[dict[str, Any]]) -> bool:
+    """Whether some job asks for CPU cores beside GPUs: these are counted in a column of their own."""
+    return any(row.get("cores") for row in rows)
+
+
+def _size_columns(rows: list[dict[str, Any]]) -> list[str]:
+    return ["gpus", "cores"] if _have_cores(rows) else ["gpus"]
+
+
+def _size(row: dict[str, Any], cores: bool) -> list[str]:
+    return [str(row["gpus"]), *([str(row.get("cores", 0))] if cores else [])]
 
 
 def _who(row: dict[str, Any]) -> list[str]:

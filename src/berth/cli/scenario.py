@@ -35,6 +35,7 @@ class Scenario:
     cluster: Cluster
     setting: Setting
     too_large: tuple[str, ...]  # ids of jobs that the cluster can never hold
+    faster_links: bool = False  # a what-if changes the links of the cluster
 
     @property
     def reference(self) -> DeviceType:
@@ -61,7 +62,30 @@ class Scenario:
         notes = [*(left_out if bad.total else []), *self.trace.notes, *self.cluster.notes]
         if (durations := reference_note(self.cluster, self.reference, self.trace)) is not None:
             notes.append(durations)
-        return notes + self._unfit
+        return notes + self._stated + self._unfit
+
+    @property
+    def of_plain_jobs(self) -> str:
+        """` of 20 jobs without alternatives`, where others have some."""
+        plain = len(self.trace) - len(self.trace.offers)
+        return f" of {_without_alternatives(plain)}" if self.trace.offers else ""
+
+    @property
+    def _stated(self) -> list[str]:
+        """A note about options that change no job with alternatives: their work and step times are stated."""
+        setting, count = self.setting, len(self.trace.offers)
+        options = {
+            f"--estimates {setting.estimates}": setting.estimates != "known",
+            f"--congestion {setting.congestion:g}": setting.congestion != 1,
+            "--link": self.faster_links,
+        }
+        given = [name for name, changed in options.items() if changed]
+        if not count or not given:
+            return []
+        do = "does" if len(given) == 1 else "do"
+        jobs = f"{format_count(count, 'job')} with alternatives"
+        whose = "its" if count == 1 else "their"
+        return [f"{' and '.join(given)} {do} not apply to {jobs}: {whose} work and step times are stated"]
 
     @property
     def _unfit(self) -> list[str]:
@@ -86,15 +110,18 @@ class Scenario:
 
     @property
     def drawn(self) -> list[str]:
-        """A note about models drawn for jobs without one, if it matters."""
-        setting, jobs = self.setting, self.trace
-        count = jobs.frame["model"].null_count()
+        """A note about models drawn for jobs without one, if it matters; jobs with alternatives need none."""
+        from berth.simulate.reference import plain_frame
+
+        setting, frame = self.setting, plain_frame(self.trace)
+        count, jobs = frame["model"].null_count(), len(frame)
         if not count or (setting.network == "off" and len(self.cluster.device_types) == 1):
             return []
-        of_all = "all" if count == len(jobs) > 1 else f"{count:,} of the"
+        of_all = "all" if count == jobs > 1 else f"{count:,} of the"
         name, each = ("names", "it") if count == 1 else ("name", "each")
         mix = f"the mix {setting.mix.text!r}, seed {setting.seed}"
-        return [f"{of_all} {format_count(len(jobs), 'job')} {name} no model: {each} got one from {mix}"]
+        shown = _without_alternatives(jobs) if self.trace.offers else format_count(jobs, "job")
+        return [f"{of_all} {shown} {name} no model: {each} got one from {mix}"]
 
 
 def build_scenario(
@@ -146,12 +173,23 @@ def build_scenario(
             where=trace,
             hint=f"{changed.name} has {', '.join(kind.name for kind in changed.device_types)}",
         )
+    if len(large) == len(jobs) and jobs.offers:
+        raise InputError(
+            "none of its jobs fits the cluster in any alternative",
+            where=trace,
+            hint=f"{changed.name} has {changed.devices:,} devices",
+        )
     if len(large) == len(jobs):
         least = f"the smallest of its jobs requests {format_count(int(jobs.num_gpu.min()), 'GPU')}"
         raise InputError(
             f"{least}: none can ever start", where=trace, hint=f"{changed.name} has {changed.devices:,}"
         )
-    return Scenario(source, jobs, changed, setting, large)
+    faster_links = what_if is not None and bool(what_if.link)
+    return Scenario(source, jobs, changed, setting, large, faster_links)
+
+
+def _without_alternatives(count: int) -> str:
+    return f"{format_count(count, 'job')} without alternatives"
 
 
 def _first(names: Sequence[str]) -> str:

@@ -41,7 +41,11 @@ Network = Annotated[
 ]
 Congestion = Annotated[
     float,
-    option("X", "Background load, from 1 (none) to 1,000,000: divides every bandwidth above the machine."),
+    option(
+        "X",
+        "Background load, from 1 (none) to 1,000,000: divides every bandwidth above the machine. "
+        "Step times of jobs with alternatives stay as stated.",
+    ),
 ]
 EvictionCost = Annotated[
     str | None, option("TIME", "Time lost by each eviction or migration.", shown="40s; 60s above 8 GPUs")
@@ -54,7 +58,8 @@ Estimates = Annotated[
     str,
     option(
         "known|learned|none",
-        "What schedulers know of durations: known, to --doubt; learned from estimates and ended jobs; none.",
+        "What schedulers know of durations: known, to --doubt; learned from estimates and ended jobs; none. "
+        "Work of jobs with alternatives is always known.",
     ),
 ]
 Preemptible = Annotated[

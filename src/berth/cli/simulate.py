@@ -135,11 +135,11 @@ def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
             notes.append(note + rest)
     if setting.estimate_error:
         notes.append(f"schedulers knew remaining times to +-{setting.estimate_error:.0%} only")
-    if setting.estimates != "known":
+    if setting.estimates != "known" and len(built.trace.offers) < len(built.trace):
         what = (
-            "learned durations from jobs that had ended"
+            f"learned durations{built.of_plain_jobs} from jobs that had ended"
             if setting.estimates == "learned"
-            else "knew no durations"
+            else f"knew no durations{built.of_plain_jobs}"
         )
         notes.append(f"schedulers {what}")
     if fixed := int((run.records["preemptible"] == 0).sum()):
@@ -148,7 +148,9 @@ def _notes(built: scenario.Scenario, runs: list[PolicyRun]) -> list[str]:
         seed = "" if built.fault_seed is None else f", seed {built.fault_seed}"
         notes.append(f"{format_count(len(run.setting.faults) // 2, 'fault')} of machines{seed}")
     if run.cluster.usd_per_hour is None:
-        notes.append("no cost: the price of some device is unknown")
+        alternatives = "; jobs that could run on it alone take their alternatives without regard to dollars"
+        more = alternatives if run.trace.offers else ""
+        notes.append(f"no cost: the price of some device is unknown{more}")
     return notes
 
 

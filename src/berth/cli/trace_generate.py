@@ -109,16 +109,20 @@ class GenerateOptions:
 
 @expand_options
 def generate(
-    out: Annotated[str, argument("OUT", "The CSV to write (.gz, .xz, .zst too); - prints it.")],
+    out: Annotated[
+        str, argument("OUT", "The file to write: .csv or .jsonl (.gz, .xz, .zst too); - prints CSV.")
+    ],
     options: GenerateOptions,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Generate a trace: arrivals, sizes, durations, models and users."""
     from berth.workload.generate import generate as generate_trace
+    from berth.workload.writing import check_suffix
 
     if out != "-":
         check_output(out, force, option="OUT")
+        check_suffix(out)
     elif as_json:
         raise InputError("the trace and its summary can't both go to standard output", hint="name a file")
     spec = options.spec()
@@ -129,7 +133,7 @@ def generate(
 
 def _write(trace: Trace, out: str) -> None:
     if out != "-":
-        trace.write_csv(out)
+        trace.write(out)
         return
     with tempfile.TemporaryDirectory() as folder:
         part = Path(folder) / "trace.csv"

@@ -72,13 +72,15 @@ def up(
     setup = server.controller.state.setup
     found = server.controller.state
 
+    notes = "".join(f"  note: {note}\n" for note in setup.cluster.notes)
+
     def ready(url: str) -> None:
         typer.echo(
             f"berth is up: {url}\n"
             "  dashboard: `berth dashboard` opens it\n"
             f"  {setup.cluster.name}: {format_count(setup.cluster.devices, 'device')} on "
             f"{format_count(len(setup.cluster.machines), 'machine')}, tiers {', '.join(setup.tiers)}\n"
-            f"  back end {backend}, policy {setup.policy}, {format_count(len(found.jobs), 'job')} recovered\n"
+            f"{notes}  back end {backend}, policy {setup.policy}, {format_count(len(found.jobs), 'job')} recovered\n"
             f"  jobs run as this account, in {server.work}: all users who may submit are trusted with it\n"
             "  Ctrl-C ends the controller; running jobs continue and are recovered at the next start",
             err=True,

@@ -7,10 +7,19 @@ from typing import Any
 
 import typer
 
-from berth.cli.live_options import JobName, LiveOptions, ago, clock, in_about, places, print_warnings
+from berth.cli.live_options import (
+    JobName,
+    LiveOptions,
+    ago,
+    clock,
+    in_about,
+    places,
+    print_warnings,
+    size_text,
+)
 from berth.cli.option_groups import expand_options
 from berth.report import terminal
-from berth.units import format_count, format_usd_per_hour, format_wait
+from berth.units import format_count, format_usd, format_usd_per_hour, format_wait
 
 EXAMPLE = "berth why j17"
 HISTORY_EXAMPLE = "berth history j17"
@@ -43,11 +52,11 @@ def why(*, job: JobName, options: LiveOptions) -> None:
     if answer.get("waits_for_release"):
         console.print(f"It waits for these attempts to end: {', '.join(answer['waits_for_release'])}.")
     if answer.get("free"):
-        rows = [
-            [row["name"], str(row["devices"]), str(row["free"]), str(row["most_on_one_machine"])]
-            for row in answer["free"]
-        ]
-        console.print(terminal.table("", ["group", "devices", "free", "most on one machine"], rows))
+        by_type = ["type"] if "type" in answer["free"][0] else []
+        columns = ["group", *by_type, "devices", "free", "most_on_one_machine"]
+        rows = [[row["name"], *(str(row[column]) for column in columns[1:])] for row in answer["free"]]
+        titles = [column.replace("_", " ") for column in columns]
+        console.print(terminal.table("", titles, rows, left=1 + len(by_type)))
     if answer.get("alternatives"):
         _print_alternatives(answer["alternatives"])
     if answer.get("slowdown_by_tier"):
@@ -60,7 +69,7 @@ def _head(answer: dict[str, Any]) -> str:
     head = f"{answer['job']} is {answer['state']}"
     if answer.get("position"):
         head += f", number {answer['position']} in the queue at priority {answer['priority']}, "
-        head += format_count(answer["gpus"], "device")
+        head += size_text(answer)
     return f"{head}." if _blocked(answer) else f"{head}: {answer['reason']['sentence']}."
 
 
@@ -78,10 +87,13 @@ def _print_alternatives(alternatives: list[dict[str, Any]]) -> None:
             "-" if one["fits_now"] is None else f"within one {one['fits_now']}",
             "-" if one["run_now_s"] is None else format_wait(one["run_now_s"]),
             "-" if one["usd_per_hour"] is None else format_usd_per_hour(one["usd_per_hour"]),
+            "-" if one.get("usd") is None else format_usd(one["usd"]),
         ]
         for one in alternatives
     ]
-    columns = ["alternative", "devices", "takes", "fits now", "takes there", "price"]
+    columns = ["alternative", "devices", "takes", "fits now", "takes there", "price", "costs"]
+    if all(one["usd_per_hour"] is None for one in alternatives):
+        columns, rows = columns[:-2], [row[:-2] for row in rows]
     terminal.console().print(terminal.table("", columns, rows, left=2))
 
 

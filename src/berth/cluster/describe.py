@@ -72,7 +72,11 @@ def _facts(kind: DeviceType) -> tuple[str, dict[str, Any]]:
         "link_bytes_per_s": ("link", "{!r}B/s"),
     }
     known = {one.name: getattr(kind, one.name) for one in fields(kind)}
-    texts = {key: form.format(known[name]) for name, (key, form) in written.items() if known[name]}
+    texts = {
+        key: form.format(known[name])
+        for name, (key, form) in written.items()
+        if known[name] not in (None, "")
+    }
     return kind.name, {"kind": kind.kind, **texts}
 
 

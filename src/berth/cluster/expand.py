@@ -196,7 +196,20 @@ class _Walk:
             machines=tuple(self.machines),
             groups=np.concatenate(rows),
             group_names=(machine_names, *names, (name,)),
+            notes=_free_of_charge(tuple(self.types.values())),
         )
+
+
+def _free_of_charge(types: Sequence[DeviceType]) -> tuple[str, ...]:
+    """A note about types that cost $0 beside others with a price: no other cost is a multiple of nothing."""
+    free = [kind.name for kind in types if kind.usd_per_hour == 0.0]
+    if not free or not any(kind.usd_per_hour for kind in types):
+        return ()
+    names = ", ".join(free)
+    costs, alone = ("costs", names) if len(free) == 1 else ("cost", "them")
+    return (
+        f"{names} {costs} $0/h: a job that could run on {alone} alone takes its alternatives without regard to dollars",
+    )
 
 
 def _name(child: Child, copy: int, generated: str, place: _Place) -> str:

@@ -27,6 +27,11 @@ class Alternative:
     run_now_s: float | None  # for what is left of the work, there
     usd_per_hour: float | None
 
+    @property
+    def usd(self) -> float | None:
+        """Dollars for what is left of the work, at the nearest place."""
+        return None if self.usd_per_hour is None else self.usd_per_hour * self.run_s / 3600.0
+
     def row(self, tiers: Sequence[str]) -> dict[str, Any]:
         """Return it as JSON data."""
         return {
@@ -36,6 +41,7 @@ class Alternative:
             "fits_now": None if self.tier_now is None else tiers[self.tier_now],
             "run_now_s": self.run_now_s,
             "usd_per_hour": self.usd_per_hour,
+            "usd": self.usd,
         }
 
 

@@ -27,7 +27,7 @@ from berth.plan.shape import plan_shape
 from berth.plan.world import WorldOptions
 from berth.plan.world_problem import problem_for
 from berth.units import format_rate, format_seconds, format_usd
-from berth.workload.shapes import Offer, Shape, Work
+from berth.workload.shapes import Offer, Shape, Work, too_long
 
 MOST = 6  # alternatives
 _FASTER = (1.0, 2.0)
@@ -83,6 +83,8 @@ def plan_goal(goal: Goal, cluster: Cluster) -> PlannedGoal:
         raise _none(goal, problem, cluster)
     shapes = [shape for _, shape in sorted(found.values(), key=lambda one: (one[0], one[1].name))][:MOST]
     offer = Offer(Work(goal.examples), tuple(shapes), goal.deadline_s)
+    if (wrong := too_long(offer)) is not None:
+        raise InputError(wrong[0], hint="give fewer --examples")
     return PlannedGoal(
         offer, {shape.plan_digest: plans[shape.plan_digest] for shape in shapes if shape.plan_digest}
     )

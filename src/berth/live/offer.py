@@ -22,12 +22,14 @@ from berth.workload.shape_spec import part_to_dict
 from berth.workload.shapes import (
     MAX_ALTERNATIVES,
     MAX_PARTS,
+    TOO_LONG_HINT,
     Offer,
     Part,
     Shape,
     canonical,
     devices_text,
     parse_work,
+    too_long,
 )
 
 # no controls (C0, C1), no invisible or bidirectional marks, no line separators
@@ -115,6 +117,10 @@ def check_offer(
     for digest, text in plans.items():
         if digest_of(text) != digest:
             raise InputError(f"the plan {digest[:12]} is not what its SHA-256 says")
+    if (
+        wrong := too_long(offer_from_sent(work, batch, None, [one.model_dump() for one in alternatives]))
+    ) is not None:
+        raise InputError(wrong[0], hint=TOO_LONG_HINT)
 
 
 def offer_from_sent(

@@ -76,6 +76,7 @@ class Outlook:
         return found | {
             "blocker": self.sentence(name, now),
             "starts_after": expected.after.get(name, []),
+            "start_overdue_s": self._late_s(name),
             "displaces": expected.displaced.get(name, []),
             "overtaken_by": [{"job": other, "how": how} for other, how in passed.first],
             "overtakers": passed.count,
@@ -124,13 +125,17 @@ class Outlook:
         if expected.displaced[name]:
             return f"; starts {when} in place of {self._list(expected.displaced[name])}"
         if after := expected.after[name]:
-            verb = "ends" if len(after) == 1 else "end"
-            return f"; starts {when} when {self._list(after)} {verb}{self._late(after)}"
+            end = f"when {self._list(after)} {'ends' if len(after) == 1 else 'end'}"
+            if (late_s := self._late_s(name)) is None:
+                return f"; starts {when} {end}"
+            more = format_wait(max(0.0, left_s))
+            return f"; starts {end} ({format_wait(late_s)} overdue, {more} more assumed)"
         return f"; starts {when}"
 
-    def _late(self, names: Sequence[str]) -> str:
-        late = [self.overdue[name] for name in names if name in self.overdue]
-        return f" ({format_wait(max(late))} overdue)" if late else ""
+    def _late_s(self, name: str) -> float | None:
+        """Return for how long a job has been overdue whose end allows the start of this one; None: none is."""
+        late = [self.overdue[job] for job in self.expected.after.get(name, ()) if job in self.overdue]
+        return max(late, default=None)
 
     def _list(self, names: Sequence[str], count: int | None = None) -> str:
         """Return the first of `count` jobs by name, and how many more there are."""

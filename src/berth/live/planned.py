@@ -21,10 +21,11 @@ from berth.live.demand import bind_requested
 from berth.live.offer import digest_of, sent_offer
 from berth.live.spec import JobSpec
 from berth.plan.files import FILES, PlanSpec
+from berth.plan.request import file_in
 from berth.plan.shape import read_plan_shape
 from berth.plan.yaml_text import yaml_word
 from berth.workload.shape_spec import OfferSpec, ShapeSpec, offer_of
-from berth.workload.shapes import Offer, Shape, Work, parse_work
+from berth.workload.shapes import TOO_LONG_HINT, Offer, Shape, Work, parse_work, too_long
 
 Position = Callable[..., str]  # where the value at a path of keys is
 
@@ -56,9 +57,10 @@ def with_absolute_names(text: str, folder: Path) -> str:
         name = found["name"].strip().strip("\"'")
         if name.startswith("{"):  # a cluster that is written in the plan itself
             return found[0]
-        for place in (Path.cwd(), folder):
-            if (place / name).is_file():
-                return f"{found['key']}: {yaml_word(str((place / name).resolve()))}  "
+        for place in (folder, Path.cwd()):
+            if (split := file_in(name, place)) is not None:
+                path = str((place / split[0]).resolve()) + split[1]
+                return f"{found['key']}: {yaml_word(path)}  "
         return found[0]
 
     return re.sub(rf"^(?P<key>{'|'.join(FILES)}):(?P<name>[^#\n]+)", absolute, text, flags=re.MULTILINE)
@@ -88,7 +90,10 @@ def _offer(job: JobSpec, position: Position, reader: PlanReader) -> Offer:
         shape = reader(job.plan, where)
         [plan] = reader.specs
         work = parse_work(job.work) if job.work else Work(plan.samples * plan.epochs)
-        return Offer(work, (shape,), job.deadline, (where,))
+        offer = Offer(work, (shape,), job.deadline, (where,))
+        if (wrong := too_long(offer)) is not None:
+            raise SpecError(wrong[0], where=position("work") if job.work else where, hint=TOO_LONG_HINT)
+        return offer
     if job.plan is not None:
         raise SpecError(
             "give a `plan` or `alternatives`, not both",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from berth.cluster.model import Cluster
 from berth.live.alternatives import alternatives_of
 from berth.live.backend import Blocker, Observation
 from berth.live.demand import device_types_of
@@ -26,8 +29,9 @@ from berth.live.lifecycle import (
 from berth.live.reconcile import overlaps
 from berth.live.spec import JobSpec
 from berth.live.state import ControllerState
-from berth.schedule.reasons import CODES, Reason, ReasonCode, explain, explained_record
+from berth.schedule.reasons import CODES, Reason, ReasonCode, explain, explained_record, lacks_devices
 from berth.units import format_count
+from berth.workload.binding import device_index
 from berth.workload.shapes import devices_text
 
 _JOB_FIELDS = ("id", "user", "submitted", "attempts", "evictions", "failures")
@@ -73,7 +77,7 @@ def job_facts(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
     row = {name: getattr(job, name) for name in _JOB_FIELDS}
     row |= {name: getattr(job.spec, name) for name in _SPEC_DEFAULTS}
     if (shape := state.shape_at(job)) is not None:
-        row |= {"gpus": shape.size, "shape": shape.shape.name}
+        row |= {**size_row(state, job), "shape": shape.shape.name}
     row |= {
         "state": state_of(state, job),
         "since": job.since,
@@ -144,7 +148,23 @@ def attempt_facts(state: ControllerState, attempt: Attempt) -> dict[str, Any]:
     } | ({} if attempt.shape is None else {"shape": attempt.shape})
 
 
-def ended_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
+def size_row(state: ControllerState, job: Job) -> dict[str, int]:
+    """Return the devices of a job: of its gang, or GPUs and cores of the shape in which it runs or waits."""
+    shape = state.shape_at(job)
+    return {"gpus": job.spec.gpus} if shape is None else gpus_and_cores(state.cluster, shape.shape.devices)
+
+
+def gpus_and_cores(cluster: Cluster, devices: Mapping[str, int]) -> dict[str, int]:
+    """Return devices of several types counted apart: `{"gpus": 4, "cores": 8}`."""
+    found = {"gpus": 0, "cores": 0}
+    for name, count in devices.items():
+        index = device_index(cluster, name)
+        is_core = index is not None and cluster.device_types[index].kind == "cpu"
+        found["cores" if is_core else "gpus"] += count
+    return found
+
+
+def ended_row(cluster: Cluster, facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
     """Return an ended job of the store as a row."""
     hidden = ("plans",) if details else ("plans", *_DETAILS)
     spec = {name: value for name, value in facts["spec"].items() if name not in hidden}
@@ -154,7 +174,10 @@ def ended_row(facts: dict[str, Any], *, details: bool = True) -> dict[str, Any]:
     if shape := next(
         (one for one in spec.get("alternatives", ()) if one.get("name") == facts.get("shape")), None
     ):
-        row |= {"gpus": sum(sum(part["devices"].values()) for part in shape["parts"]), "shape": shape["name"]}
+        total: Counter[str] = Counter()
+        for part in shape["parts"]:
+            total.update(part["devices"])
+        row |= {**gpus_and_cores(cluster, total), "shape": shape["name"]}
     return row | {"spec": spec}
 
 
@@ -181,7 +204,9 @@ def reason_of(state: ControllerState, job: Job, now: float) -> Reason:
         return Reason("delayed", f"{failed}; it is retried soon", seconds_left=left_s)
     queued = job.state == QUEUED
     record = explained_record(state.world, job.row) if queued else state.world.jobs[job.row]
-    reason = explain(record, now, state.setup.tiers, shapes=_shape_names(state, job))
+    lacks_all = queued and lacks_devices(state.world, job.row)
+    shapes = _shape_names(state, job)
+    reason = explain(record, now, state.setup.tiers, shapes=shapes, lacks_all=lacks_all)
     holder = int(state.world.reservation[0]["last_holder"])
     if (
         reason.code == CODES[ReasonCode.HELD_FOR_OTHER]
@@ -211,14 +236,16 @@ def reason_row(reason: Reason) -> dict[str, Any]:
 def why(state: ControllerState, job: Job, now: float) -> dict[str, Any]:
     """Return the explanation of a job's state: the reason, its queue position, and the free devices of each rack."""
     reason = reason_of(state, job, now)
-    answer: dict[str, Any] = {"job": job.id, "state": state_of(state, job), "gpus": size_of(state, job)}
+    answer: dict[str, Any] = {"job": job.id, "state": state_of(state, job), **size_row(state, job)}
     answer["priority"] = job.spec.priority
     answer["reason"] = reason_row(reason)
     answer["last_end"] = last_end(job)
     if job.state == QUEUED and job.ends_as is None:
         answer["position"] = [other.id for other in queue(state)].index(job.id) + 1
-        answer["free"] = free_by_group(state, job)
-        if job.spec.offer is None:
+        if job.spec.offer is not None:
+            answer["free"] = free_by_type(state, job)
+        else:
+            answer["free"] = free_by_group(state, job)
             rack = state.setup.tiers[state.cluster.rack_level]
             answer["summary"] = summary(answer["free"], job.spec.gpus, rack)
         answer["waits_for_release"] = [
@@ -248,13 +275,31 @@ def _finite(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def free_by_group(state: ControllerState, job: Job | None = None) -> list[dict[str, Any]]:
-    """Return the devices of each rack (machine, if there are none): all, free, and free on its emptiest machine."""
+def free_by_type(state: ControllerState, job: Job) -> list[dict[str, Any]]:
+    """Return the devices of each group that has some, for each type by itself that a job can use."""
+    names = state.setup.device_type_names
+    return [
+        {**row, "type": names[kind]}
+        for kind in device_types_of(state.setup, job.spec)
+        for row in free_by_group(state, kinds=(kind,))
+        if row["devices"]
+    ]
+
+
+def free_by_group(
+    state: ControllerState, job: Job | None = None, *, kinds: Sequence[int] | None = None
+) -> list[dict[str, Any]]:
+    """Return the devices of each rack (machine, if there are none): all, free, and free on its emptiest machine.
+
+    Of `kinds`, else of the types that a job can use, else of all.
+    """
     cluster = state.cluster
     level = cluster.rack_level
-    wanted = (
-        range(len(state.setup.device_type_names)) if job is None else device_types_of(state.setup, job.spec)
-    )
+    if kinds is not None:
+        wanted: Sequence[int] = kinds
+    else:
+        every = range(len(state.setup.device_type_names))
+        wanted = every if job is None else device_types_of(state.setup, job.spec)
     total, free, largest = (np.zeros(len(cluster.group_names[level]), int) for _ in range(3))
     on_machine = np.zeros(len(cluster.machines), int)
     for host in state.world.hosts:

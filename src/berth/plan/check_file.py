@@ -55,7 +55,7 @@ def check_plan(path: str | Path) -> CheckedPlan:
             raise SpecError(
                 f"{key}: no such file: {getattr(request, key)}",
                 where=positions.at(key),
-                hint="a path is relative to the current folder, or to that of the plan",
+                hint="a path is relative to the folder of the plan, or to the current one",
             ) from None
         if error.where is None:
             error.where = _position_of_name(error.what, request, positions)

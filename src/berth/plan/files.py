@@ -32,7 +32,7 @@ from berth.plan.explain import provenance, round_down
 from berth.plan.objective.protocol import Evaluation
 from berth.plan.plan import Plan
 from berth.plan.problem_json import known_bound
-from berth.plan.request import PlanRequest
+from berth.plan.request import PlanRequest, relative_to
 from berth.plan.search.method import Outcome
 from berth.plan.stage_reasons import layer_range
 from berth.plan.world import MODES, TABLES, WorldOptions
@@ -104,7 +104,11 @@ class PlanSpec(Spec):
 def write_plan(
     path: str | Path, request: PlanRequest, outcome: Outcome, evaluation: Evaluation | None = None
 ) -> None:
-    """Write the plan of an outcome as YAML, with what another objective found of it."""
+    """Write the plan of an outcome as YAML, with what another objective found of it.
+
+    Files that the request names by a relative path are named as seen from the plan, so that it is read from any folder.
+    """
+    request = relative_to(Path(path).parent, request)
     write_text(path, plan_yaml(request, outcome, evaluation))
 
 

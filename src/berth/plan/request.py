@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -65,7 +66,7 @@ class PlanRequest:
 def build_problem(request: PlanRequest, folder: Path | None = None) -> Problem:
     """Return the problem of a request.
 
-    File names are looked up as given, then in `folder` (that of the plan file that names them).
+    File names are looked up in `folder` (that of the plan file that names them), then as given.
     """
     if request.problem is not None:
         return apply_pins(_stated_problem(request, folder), request.pins, request.forbid)
@@ -147,7 +148,30 @@ def _stated_problem(request: PlanRequest, folder: Path | None) -> Problem:
 
 
 def _resolve(name: str, folder: Path | None) -> str:
-    """Return the path of a file in `folder` if only that exists, else the name itself."""
-    if folder is not None and not Path(name).exists() and (folder / name).exists():
-        return str(folder / name)
+    """Return the path of a file in `folder` if there is one, else the name itself."""
+    if folder is not None and (split := file_in(name, folder)) is not None:
+        return str(folder / split[0]) + split[1]
     return name
+
+
+def relative_to(folder: Path, request: PlanRequest) -> PlanRequest:
+    """Return a request in which the files that it names by a relative path are named as seen from `folder`."""
+
+    def seen(name: str | None) -> str | None:
+        split = None if name is None or Path(name).is_absolute() else file_in(name, Path())
+        return name if split is None else os.path.relpath(split[0], folder) + split[1]
+
+    cluster = request.cluster if isinstance(request.cluster, dict) else seen(request.cluster)
+    return replace(request, model=seen(request.model), cluster=cluster, problem=seen(request.problem))
+
+
+def file_in(name: str, folder: Path) -> tuple[str, str] | None:
+    """Return the file that a name stands for in a folder, and what follows it (`:4xH100` of a topology); None: none.
+
+    Only a name with a suffix or a folder is a file: `lab` is a preset, whatever lies beside the plan.
+    """
+    path, colon, device = name.partition(":")
+    for file, rest in ((name, ""), (path, colon + device)):
+        if (Path(file).suffix or "/" in file) and (folder / file).is_file():
+            return file, rest
+    return None

@@ -16,6 +16,7 @@ from berth.schedule.rules import Blocked
 from berth.units import format_wait
 
 _LEAST_GAIN_S = 1.0
+_NAMED = 3  # shapes that a sentence names
 
 
 class ReasonCode(IntEnum):
@@ -59,16 +60,32 @@ def explained_record(world: Any, row: int) -> Any:
     if job["explained_s"] == state["now"]:
         return job
     job = job.copy()
-    free = world.groups["free"][-1, 0]
-    if (quota := quota_of(world, row)) is not None and quota.used + int(job["gpus"]) > quota.allowed:
+    if (quota := quota_of(world, row)) is not None and quota.used + _fewest_gpus(world, job) > quota.allowed:
         job["reason"] = ReasonCode.OVER_QUOTA
-    elif max(free[device_type] for device_type in _kinds_of(job, len(free))) < job["gpus"]:
+    elif lacks_devices(world, row):
         job["reason"] = ReasonCode.NO_ROOM
     else:
         job["reason"] = ReasonCode.BEHIND if world.rules[0]["blocked"] == Blocked.STOP else ReasonCode.NONE
     job["waits_for_tier"] = job["nearest_tier"]
     job["until_s"], job["saves_s"], job["explained_s"] = math.inf, 0.0, state["now"]
     return job
+
+
+def lacks_devices(world: Any, row: int) -> bool:
+    """Whether fewer devices are free than a job asks for, in each of its shapes if it has any."""
+    free, job = world.groups["free"][-1, 0], world.jobs[row]
+    if job["shape_count"]:
+        return not (_shapes_of(world, job)["need"] <= free).all(axis=1).any()
+    return bool(max(free[device_type] for device_type in _kinds_of(job, len(free))) < job["gpus"])
+
+
+def _fewest_gpus(world: Any, job: Any) -> int:
+    """What a job is charged for, at least."""
+    return int(_shapes_of(world, job)["gpus"].min() if job["shape_count"] else job["gpus"])
+
+
+def _shapes_of(world: Any, job: Any) -> Any:
+    return world.shapes[job["first_shape"] : job["first_shape"] + job["shape_count"]]
 
 
 def _kinds_of(job: Any, count: int) -> list[int]:
@@ -113,20 +130,92 @@ def explain(
     tiers: Sequence[str],
     quota: QuotaUse | None = None,
     shapes: Sequence[str] = (),
+    *,
+    lacks_all: bool = False,
 ) -> Reason:
-    """The reason in a job's record, as a sentence; `quota` is that of its virtual cluster, `shapes` name all shapes."""
+    """The reason in a job's record, as a sentence.
+
+    `quota` is that of its virtual cluster, `shapes` name the shapes of all jobs; `lacks_all`: too few devices are free
+    for each of its own.
+    """
     code = int(job["reason"])
     holds_out, until, saves = int(job["waits_for_tier"]), float(job["until_s"]), float(job["saves_s"])
     tier = tiers[holds_out] if 0 <= holds_out < len(tiers) else None
-    left = until - now if now <= until < float("inf") else None
-    if code == ReasonCode.WAITS_FOR_SHAPE and shapes:
-        return Reason(
-            CODES[code], _waits_for_shape(job, tier, left, saves, shapes), tier, left, saves or None
-        )
-    if code != ReasonCode.OVER_QUOTA:
-        sentence = _sentence(code, int(job["gpus"]), tier, left, saves)
-        return Reason(CODES[code], sentence, tier, left, saves or None)
-    return Reason(CODES[code], _over_quota(int(job["gpus"]), quota), quota=quota)
+    left = until - now if now <= until < math.inf else None
+    # what it waits for should be there by now
+    late = (
+        now - until if until < now and code in (ReasonCode.LOOKS_AHEAD, ReasonCode.WAITS_FOR_SHAPE) else None
+    )
+    if late is not None:
+        saves = 0.0  # computed for a wait until then
+    own = shapes if shapes and job["shape_count"] else ()
+    if code == ReasonCode.OVER_QUOTA:
+        asks = _either(job, own) if own else str(int(job["gpus"]))
+        return Reason(CODES[code], _over_quota(asks, quota), quota=quota)
+    sentence = _sentence(code, int(job["gpus"]), tier, left, saves)
+    if late is not None:
+        sentence = f"one {tier} should have been free {format_wait(late)} ago, and it still waits for it"
+        if own and code == ReasonCode.WAITS_FOR_SHAPE:
+            sentence = _waits_too_long(job, tier, late, own)
+    elif own:
+        sentence = _of_shape(job, code, tier, left, saves, own, lacks_all) or sentence
+    return Reason(CODES[code], sentence, tier, left, saves or None)
+
+
+def subject(job: Any, *, lacks_all: bool = False) -> tuple[int, ...]:
+    """What the reason in a job's record is about: its code, and the shapes that the sentence names."""
+    code = int(job["reason"])
+    if not job["shape_count"]:
+        return (code,)
+    if code == ReasonCode.WAITS_FOR_SHAPE:
+        return code, int(job["shape"]), int(job["other_shape"])
+    if code in _OF_ONE_SHAPE and not (code == ReasonCode.NO_ROOM and lacks_all):
+        return code, int(job["shape"])
+    return (code,)
+
+
+_OF_ONE_SHAPE = (
+    ReasonCode.NO_ROOM,
+    ReasonCode.TOO_SPREAD,
+    ReasonCode.HELD_FOR_OTHER,
+    ReasonCode.LINKS_BUSY,
+)
+
+
+def _of_shape(
+    job: Any,
+    code: int,
+    tier: str | None,
+    left: float | None,
+    saves: float,
+    shapes: Sequence[str],
+    lacks_all: bool,
+) -> str | None:
+    """The sentence for a job with shapes, where it differs from that of a gang."""
+    shape = shapes[int(job["shape"])]
+    if code == ReasonCode.WAITS_FOR_SHAPE:
+        return _waits_for_shape(job, tier, left, saves, shapes)
+    if code == ReasonCode.NO_ROOM and (lacks_all or job["shape_count"] == 1):
+        return f"too few devices are free for {_either(job, shapes)}"
+    words: dict[int, str] = {
+        ReasonCode.NO_ROOM: f"too few devices are free for {shape}, which it waits for",
+        ReasonCode.TOO_SPREAD: f"enough devices are free for {shape}, but not within one {tier}: it waits for one"
+        + _soon(left)
+        + _gain(saves),
+        ReasonCode.HELD_FOR_OTHER: f"the devices for {shape} are reserved for another job",
+        ReasonCode.LINKS_BUSY: f"it waits for {shape}: other jobs send too much over the links of the free places "
+        f"within one {tier}",
+    }
+    return words.get(code)
+
+
+def _either(job: Any, shapes: Sequence[str]) -> str:
+    """`8 A100-40 or 8 V100-16`; of more than three shapes their number."""
+    first, count = int(job["first_shape"]), int(job["shape_count"])
+    if count > _NAMED:
+        return f"any of its {count} alternatives"
+    *others, last = shapes[first : first + count]
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def _waits_for_shape(
@@ -146,15 +235,29 @@ def _waits_for_shape(
     return f"it could start now on {shapes[other]}, but others wait for those devices; it is {waiting}"
 
 
-def _over_quota(gpus: int, quota: QuotaUse | None) -> str:
+def _waits_too_long(job: Any, tier: str | None, late: float, shapes: Sequence[str]) -> str:
+    """The same where what it waits for should be free by now: what was expected of waiting is not true any more."""
+    waits = f"it waits for {shapes[int(job['shape'])]} within one {tier}, expected {format_wait(late)} ago"
+    other = int(job["other_shape"])
+    return waits if other < 0 else f"it could start now on {shapes[other]}; {waits}"
+
+
+def _over_quota(asks: str, quota: QuotaUse | None) -> str:
     if quota is None:
         return "its virtual cluster has used up its quota"
-    return f"its virtual cluster holds {quota.used} of its {quota.allowed} devices, and it asks for {gpus}"
+    return f"its virtual cluster holds {quota.used} of its {quota.allowed} devices, and it asks for {asks}"
+
+
+def _soon(left: float | None) -> str:
+    return f" for up to {format_wait(left)} more" if left is not None else ""
+
+
+def _gain(saves: float) -> str:
+    return f"; that saves it {format_wait(saves)}" if saves >= _LEAST_GAIN_S else ""
 
 
 def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves: float) -> str:
-    soon = f" for up to {format_wait(left)} more" if left is not None else ""
-    gain = f"; that saves it {format_wait(saves)}" if saves >= _LEAST_GAIN_S else ""
+    soon, gain = _soon(left), _gain(saves)
     expected = format_wait(left or 0.0)
     words: dict[int, str] = {
         ReasonCode.NONE: "nothing has been decided yet",
@@ -166,7 +269,7 @@ def _sentence(code: int, gpus: int, tier: str | None, left: float | None, saves:
         ReasonCode.LINKS_BUSY: f"other jobs send too much over the links of the free places within one {tier}",
         ReasonCode.WAITS_FOR_SHAPE: f"it could start now in another shape, but waiting {expected} for one {tier} "
         f"is better{gain}",
-        ReasonCode.CHOSEN: f"of its shapes and places this one within one {tier} is best now",
+        ReasonCode.CHOSEN: f"of the devices and places that it accepts, these within one {tier} are best now",
         ReasonCode.RESHAPED: f"another of its shapes became better, within one {tier}{gain}",
         ReasonCode.NEAREST: f"it fits within one {tier}",
         ReasonCode.SPREAD: f"no nearer place is free, and it does not wait for one: it takes one {tier}",

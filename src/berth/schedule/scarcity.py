@@ -12,6 +12,8 @@ with the fourth power of wanted / free devices.
 `USD_WEIGHT` x e beside: of two shapes with nearly the same end the cheaper wins, on an idle cluster too. A large job
 spends as many dollars to end an hour earlier as many small ones, so its dollars count more: by `USD_BY_SIZE` x size,
 where the size is what the rest of the job costs in its cheapest shape, over the mean of the jobs that arrived recently.
+Where a shape of a job costs nothing, or its price is not known, e has no value: such a job chooses without dollars, and
+has no size. A cluster with types that cost $0 beside others has a note that says so (cluster/expand.py).
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ from berth.simulate.intervals import (
 )
 from berth.simulate.metrics import Summary, summarise
 from berth.simulate.outcome import require_finished
+from berth.simulate.reference import plain_frame
 from berth.simulate.run import Setting, simulate
 from berth.simulate.trace_source import TraceSource
 from berth.workload.resampling import outlasts_blocks, resampled
@@ -171,7 +172,7 @@ def _chance(trace: Trace, cluster: Cluster, setting: Setting) -> list[str]:
     """List what another seed changes besides the jobs."""
     modelled = setting.network != "off" or len(gpu_part(cluster).device_types) > 1
     random = {
-        "models of jobs that name none": modelled and trace.frame["model"].null_count() > 0,
+        "models of jobs that name none": modelled and plain_frame(trace)["model"].null_count() > 0,
         "errors of remaining times": setting.estimate_error > 0,
         "failures of machines": setting.fault_spec is not None and setting.fault_spec.random,
     }

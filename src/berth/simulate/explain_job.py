@@ -14,20 +14,31 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.cluster.gpus import usable_types
 from berth.cluster.model import Cluster
 from berth.errors import InputError, UnknownNameError
 from berth.network.fabric import Fabric
 from berth.network.placement import Placement
 from berth.schedule.policy import Policy
-from berth.schedule.reasons import QuotaUse, Reason, explain, explained_record, quota_of
+from berth.schedule.reasons import (
+    QuotaUse,
+    Reason,
+    explain,
+    explained_record,
+    lacks_devices,
+    quota_of,
+    subject,
+)
 from berth.schedule.records import SMALL_GANG, Array, JobStatus, World
 from berth.simulate.engine_state import Event, NetworkMode
+from berth.simulate.explain_alternatives import Alternative, alternatives_of, name_and_devices
 from berth.simulate.jobs import iteration_s
 from berth.simulate.outcome import unfinished_note
 from berth.simulate.run import NETWORKS, Run, Setting, simulate
 from berth.simulate.timeline import Attempts, attempts, machines_of
 from berth.workload.binding import absent_types
 from berth.workload.profiles import load_profile
+from berth.workload.shapes import Work
 from berth.workload.trace import Trace
 
 _LOOKS = 5_000  # at most, per wait
@@ -55,13 +66,15 @@ class Chapter:
     slowdown: float | None = None  # of an iteration against the nearest place, no other job sending
     others: tuple[str, ...] = ()  # jobs that moved for it, or that it made way for
     cost_s: float = 0.0  # GPU-seconds
+    shape: str | None = None  # the alternative in which it runs or ran
 
 
 @dataclass(frozen=True, slots=True)
 class Rack:
-    """A rack as the job found it."""
+    """A rack's devices of one type as the job found them."""
 
     name: str
+    device: str
     devices: int
     free: int
     most_in_one: int  # free devices of its emptiest machine
@@ -72,10 +85,13 @@ class Story:
     """All of it."""
 
     job: str
-    gpus: int
-    model: str
+    gpus: int | None  # None, like the next two: it has alternatives, which differ in this
+    model: str | None
+    work_s: float | None
+    work: Work | None  # of a job with alternatives
+    alternatives: tuple[Alternative, ...]
+    deadline_s: float | None  # after its submission
     submit_s: float
-    work_s: float
     chapters: tuple[Chapter, ...]
     found: tuple[Rack, ...]  # when it first started
     waited_s: float
@@ -94,20 +110,32 @@ def explain_job(
     watch = _Watch(row, _waits(run, row), _event_times(run))
     simulate(trace, cluster, policy, setting, name=name, watch=watch)
     tried = attempts(run)
-    record = run.records[row]
+    record, offer = run.records[row], run.trace.offers.get(str(trace.job_ids[row]))
     return Story(
         job=str(trace.job_ids[row]),
-        gpus=int(record["gpus"]),
-        model=str(run.jobs.models[row]),
+        gpus=int(record["gpus"]) if offer is None else None,
+        model=str(run.jobs.models[row]) if offer is None else None,
+        work_s=float(record["work_s"]) if offer is None else None,
+        work=None if offer is None else offer.work,
+        alternatives=alternatives_of(run, row),
+        deadline_s=None if offer is None else offer.deadline_s,
         submit_s=float(record["arrival_s"]),
-        work_s=float(record["work_s"]),
         chapters=tuple(_chapters(run, tried, trace, row, watch)),
-        found=racks_at(run, tried, _first_start_s(run, row)),
+        found=racks_at(run, tried, _first_start_s(run, row), _device_types_of(run, row)),
         waited_s=float(record["waited_s"]),
         jct_s=float(record["end_s"] - record["arrival_s"]) if record["state"] == JobStatus.DONE else None,
         lost_gpu_s=float(run.accounts[row]["lost_gpu_s"]),
         exposed_gpu_s=float(run.accounts[row]["exposed_comm_gpu_s"]),
     )
+
+
+def _device_types_of(run: Run, row: int) -> tuple[int, ...]:
+    """The device types on which a job can run."""
+    record = run.records[row]
+    if not record["shape_count"]:
+        return usable_types(run.cluster)
+    shapes = run.world.shapes[record["first_shape"] : record["first_shape"] + record["shape_count"]]
+    return tuple(np.flatnonzero(shapes["need"].any(axis=0)).tolist())
 
 
 def _first_start_s(run: Run, row: int) -> float:
@@ -173,6 +201,16 @@ def _event_times(run: Run) -> NDArray[np.float64]:
     return np.sort(np.concatenate([ends, faults, run.records["arrival_s"]]))
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What was known of a waiting job at one moment."""
+
+    time_s: float
+    record: Array
+    quota: QuotaUse | None
+    lacks_all: bool
+
+
 @dataclass(slots=True)
 class _Watch:
     """Reads the job's record after every event of its waits; hand it to `simulate`."""
@@ -180,7 +218,7 @@ class _Watch:
     row: int
     waits: Sequence[tuple[float, float]]
     events: NDArray[np.float64]
-    looks: list[tuple[float, Array, QuotaUse | None]] = field(default_factory=list)
+    looks: list[_Look] = field(default_factory=list)
 
     def __call__(self, world: World, clock: Array) -> int:
         now, job = float(clock[0]["now"]), world.jobs[self.row]
@@ -192,7 +230,8 @@ class _Watch:
             if now < end:
                 if job["state"] == JobStatus.WAITING:
                     record = explained_record(world, self.row).copy()
-                    self.looks.append((now, record, quota_of(world, self.row)))
+                    quota, lacks_all = quota_of(world, self.row), lacks_devices(world, self.row)
+                    self.looks.append(_Look(now, record, quota, lacks_all))
                 inside = np.searchsorted(self.events, end) - np.searchsorted(self.events, begin)
                 return max(1, int(inside) // _LOOKS)
         return 1 << 40
@@ -202,16 +241,20 @@ class _Watch:
 
         Of a wait without end, those up to `last`.
         """
-        tiers, shapes = [tier.name for tier in run.cluster.tiers], run.jobs.shapes.names
-        looks = [look for look in self.looks if begin <= look[0] < end]
-        total: dict[int, float] = {}
-        first: dict[int, Reason] = {}
-        stops = [time for time, _, _ in looks[1:]] + [end if last is None else last]
-        for (time, record, quota), stop in zip(looks, stops, strict=False):
-            code = int(record["reason"])
-            first.setdefault(code, explain(record, time, tiers, quota, shapes))
-            total[code] = total.get(code, 0.0) + stop - time
-        found = [Because(first[code], seconds) for code, seconds in total.items() if seconds > 0 or last]
+        tiers = [tier.name for tier in run.cluster.tiers]
+        shapes = [name_and_devices(one.shape) for one in run.jobs.shapes.bound]
+        looks = [look for look in self.looks if begin <= look.time_s < end]
+        total: dict[tuple[int, ...], float] = {}
+        first: dict[tuple[int, ...], Reason] = {}
+        stops = [look.time_s for look in looks[1:]] + [end if last is None else last]
+        for look, stop in zip(looks, stops, strict=False):
+            about = subject(look.record, lacks_all=look.lacks_all)
+            if about not in first:
+                first[about] = explain(
+                    look.record, look.time_s, tiers, look.quota, shapes, lacks_all=look.lacks_all
+                )
+            total[about] = total.get(about, 0.0) + stop - look.time_s
+        found = [Because(first[about], seconds) for about, seconds in total.items() if seconds > 0 or last]
         return tuple(sorted(found, key=lambda one: -one.seconds))
 
 
@@ -245,24 +288,25 @@ def _start(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int, tiers: 
     machines, gpus = machines_of(run, tried, at)
     record = run.records[int(entry["job"])]
     again = tried.start_s[at] > record["first_start_s"]
-    restore_s = _restore_s(run, int(record["gpus"])) if again else 0.0
+    charged = int(tried.gpus[at])
+    restore_s = _restore_s(run, charged) if again else 0.0
     names = [run.cluster.machines[machine].name for machine in machines]
     return Chapter(
         float(entry["time"]),
         Event(entry["what"]).name.lower(),
-        _as_shape(run, entry) + _reason_of(entry, tiers).sentence,
+        _reason_of(entry, tiers).sentence,
         places=tuple(zip(names, (int(count) for count in gpus), strict=True)),
         tier=tiers[int(entry["tier"])],
         slowdown=_slowdown(run, tried, at),
         others=_ids(trace, _neighbours(run, tried, at, float(entry["time"]), stopped=True)),
-        cost_s=restore_s * int(record["gpus"]),
+        cost_s=restore_s * charged,
+        shape=_shape_of(run, tried, at),
     )
 
 
-def _as_shape(run: Run, entry: Any) -> str:
-    """The shape of an attempt, for a job that has several."""
-    several = entry["shape"] >= 0 and run.records[int(entry["job"])]["shape_count"] > 1
-    return f"as {run.jobs.shapes.names[int(entry['shape'])]}: " if several else ""
+def _shape_of(run: Run, tried: Attempts, at: int) -> str | None:
+    """The name of an attempt's shape; None for a plain gang on a cluster of one type."""
+    return run.jobs.shapes.names[int(tried.shape[at])] if tried.shape[at] >= 0 else None
 
 
 def _slowdown(run: Run, tried: Attempts, at: int) -> float:
@@ -282,12 +326,13 @@ def _slowdown(run: Run, tried: Attempts, at: int) -> float:
 
 def _stop(run: Run, tried: Attempts, trace: Trace, entry: Any, at: int) -> Chapter:
     time, what = float(entry["time"]), int(entry["what"])
-    ran_s = time - float(tried.start_s[at])
+    ran_s, shape = time - float(tried.start_s[at]), _shape_of(run, tried, at)
     if what == Event.FINISHED:
-        return Chapter(time, "finished", seconds=ran_s)
+        return Chapter(time, "finished", seconds=ran_s, shape=shape)
     tiers = [tier.name for tier in run.cluster.tiers]
     others = _ids(trace, _neighbours(run, tried, at, time, stopped=False))
-    return Chapter(time, "evicted", _reason_of(entry, tiers).sentence, seconds=ran_s, others=others)
+    sentence = _reason_of(entry, tiers).sentence
+    return Chapter(time, "evicted", sentence, seconds=ran_s, others=others, shape=shape)
 
 
 def _reason_of(entry: Any, tiers: Sequence[str]) -> Reason:
@@ -325,18 +370,25 @@ def _ids(trace: Trace, rows: Sequence[int]) -> tuple[str, ...]:
     return tuple(str(trace.job_ids[row]) for row in rows)
 
 
-def racks_at(run: Run, tried: Attempts, time: float) -> tuple[Rack, ...]:
-    """What was free in each rack just before a moment's starts, ends of that moment included."""
-    held = np.zeros(len(run.cluster.machines), np.int64)
+def racks_at(run: Run, tried: Attempts, time: float, types: Sequence[int]) -> tuple[Rack, ...]:
+    """What was free of some types in each rack just before a moment's starts, ends of that moment included."""
+    free = np.zeros((len(run.cluster.machines), len(run.cluster.device_types)), np.int64)
+    for number, machine in enumerate(run.cluster.machines):
+        for kind, count in machine.devices:
+            free[number, kind] += count
+    size = free.copy()
     for at in np.flatnonzero((tried.start_s < time) & (tried.stop_s > time)):
-        machines, gpus = machines_of(run, tried, int(at))
-        np.add.at(held, machines, gpus)
-    free = run.cluster.sizes - held
+        held = run.log_places[tried.places[at] : tried.places[at] + tried.count[at]]
+        np.add.at(free, (held["machine"], held["device_type"]), -held["gpus"])
     level = run.cluster.rack_level
     found = []
-    for number, name in enumerate(run.cluster.group_names[level]):
-        inside = run.cluster.groups[level] == number
-        found.append(
-            Rack(name, int(run.cluster.sizes[inside].sum()), int(free[inside].sum()), int(free[inside].max()))
-        )
+    for kind in types:
+        device = run.cluster.device_types[kind].name
+        for number, name in enumerate(run.cluster.group_names[level]):
+            inside = (run.cluster.groups[level] == number) & (size[:, kind] > 0)
+            if inside.any():
+                here = free[inside, kind]
+                found.append(
+                    Rack(name, device, int(size[inside, kind].sum()), int(here.sum()), int(here.max()))
+                )
     return tuple(found)

@@ -21,6 +21,7 @@ from berth.network.fabric import Fabric
 from berth.network.traffic import Traffic
 from berth.simulate.engine_state import NetworkMode
 from berth.simulate.jobs import best_placements, draw_models, iteration_s
+from berth.units import format_count
 from berth.workload.mix import Mix
 from berth.workload.profiles import load_profile
 from berth.workload.trace import Trace
@@ -55,12 +56,25 @@ def reference_device(
 
 
 def reference_note(cluster: Cluster, reference: DeviceType, trace: Trace | None = None) -> str | None:
-    """Says on which device durations were taken; None where all devices are that one."""
-    named = 0 if trace is None else len(trace) - trace.frame["device"].null_count()
+    """Says on which device durations were taken; None where all devices are that one, or no job states a duration."""
+    jobs = None if trace is None else plain_frame(trace)
+    if jobs is not None and jobs.is_empty():
+        return None
+    named = 0 if jobs is None else len(jobs) - jobs["device"].null_count()
     if not named and all(cluster.device_types[index] == reference for index in usable_types(cluster)):
         return None
     own = f"the device that a job names (of {named:,}), else " if named else ""
-    return f"durations: taken on {own}{reference.name}; on other devices they follow modelled iteration times"
+    some = ""
+    if jobs is not None and trace is not None and trace.offers:
+        some = f" of {format_count(len(jobs), 'job')} without alternatives"
+    return f"durations{some}: taken on {own}{reference.name}; on other devices they follow modelled iteration times"
+
+
+def plain_frame(trace: Trace) -> pl.DataFrame:
+    """The rows of jobs without alternatives: their duration is stated, and their model matters."""
+    if not trace.offers:
+        return trace.frame
+    return trace.frame.filter(~pl.col("job_id").is_in(list(trace.offers)))
 
 
 def seconds_here(

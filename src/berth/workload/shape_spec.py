@@ -28,6 +28,7 @@ from berth.workload.shapes import (
     EVERY,
     MAX_ALTERNATIVES,
     MAX_PARTS,
+    TOO_LONG_HINT,
     Offer,
     Part,
     Shape,
@@ -35,6 +36,7 @@ from berth.workload.shapes import (
     canonical,
     devices_text,
     parse_work,
+    too_long,
 )
 
 Count = Annotated[int, Field(gt=0, le=1_000_000, strict=True)]
@@ -155,7 +157,12 @@ def offer_of(spec: OfferSpec, position: Callable[..., str], read_plan: ReadPlan 
         )
     shapes = _with_batches(spec, [(shape, row) for shape, _, row in found], position)
     _check_names(shapes, [place for _, place, _ in found])
-    return canonical(Offer(spec.work, tuple(shapes), spec.deadline, tuple(place for _, place, _ in found)))
+    offer = Offer(spec.work, tuple(shapes), spec.deadline, tuple(place for _, place, _ in found))
+    if (wrong := too_long(offer)) is not None:
+        what, slow = wrong
+        where = position("work") if slow is None else offer.where[offer.alternatives.index(slow)]
+        raise SpecError(what, where=where, hint=TOO_LONG_HINT)
+    return canonical(offer)
 
 
 def _of_plan(

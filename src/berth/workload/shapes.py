@@ -17,10 +17,12 @@ from typing import Literal
 from berth import units
 from berth.errors import QuantityError
 
+YEAR_S = 365 * 86_400.0
 NEAR = "near"  # in `step_s`: the nearest tier that can ever hold the shape
 EVERY = "every"  # in `step_s`: all tiers
 MAX_PARTS = 16
 MAX_ALTERNATIVES = 64
+LONGEST_S = 1e10  # about 300 years: the upper bound of every time in a trace, and of all the work of a job
 Unit = Literal["examples", "steps"]
 _WORK = re.compile(r"\s*(.+?)\s*(examples|steps)\s*")
 _WORK_EXAMPLE = "write it like 2B examples or 500k steps"
@@ -93,6 +95,29 @@ class Offer:
     def near_s(self, shape: Shape) -> float:
         """Seconds that all of the work takes in a shape at its nearest placement."""
         return self.work.amount * shape.unit_s(min(step_s for _, step_s in shape.step_s), self.work.unit)
+
+
+TOO_LONG_HINT = "check the work, the step times and the examples of a step"
+
+
+def too_long(offer: Offer) -> tuple[str, Shape | None] | None:
+    """What is wrong with an offer whose work would take too long, and the shape if it is about one; None: nothing.
+
+    All work must end within `LONGEST_S` in each alternative, at its nearest placement and alone.
+    """
+    seconds = {shape: offer.near_s(shape) for shape in offer.alternatives}
+    fastest, slowest = min(seconds, key=seconds.__getitem__), max(seconds, key=seconds.__getitem__)
+    limit = f"; {LONGEST_S / YEAR_S:.0f} years at most"
+    if not seconds[fastest] <= LONGEST_S:
+        years = _years(seconds[fastest])
+        return f"{offer.work.amount:g} {offer.work.unit} take {years} in the fastest alternative{limit}", None
+    if not seconds[slowest] <= LONGEST_S:
+        return f"the work takes {_years(seconds[slowest])} in {slowest.name}{limit}", slowest
+    return None
+
+
+def _years(seconds: float) -> str:
+    return f"{seconds / YEAR_S:,.0f} years" if seconds < 1e6 * YEAR_S else f"{seconds / YEAR_S:.0e} years"
 
 
 def canonical(offer: Offer) -> Offer:

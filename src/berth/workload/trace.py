@@ -192,8 +192,10 @@ class Trace:
 
     def write(self, path: str | Path) -> None:
         """Write CSV, or JSON lines where the name ends in `.jsonl`; both may be compressed."""
-        from berth.workload.writing import JSONL_SUFFIXES, write_jsonl
+        from berth.workload.writing import JSONL_SUFFIXES, check_suffix, write_jsonl
 
+        if not self.offers:  # with them, the error of `write_csv` says more
+            check_suffix(path)
         if Path(path).name.endswith(JSONL_SUFFIXES):
             write_jsonl(self, path)
         else:

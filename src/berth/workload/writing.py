@@ -49,15 +49,20 @@ def write_jsonl(trace: Trace, path: str | Path) -> None:
             stream.write((json.dumps(data, ensure_ascii=False) + "\n").encode())
 
 
-@contextmanager
-def _fresh(path: Path, suffixes: tuple[str, ...]) -> Iterator[IO[bytes]]:
-    """A stream into a new file, which replaces `path` once all is written."""
-    if not path.name.endswith(suffixes):
+def check_suffix(path: str | Path, suffixes: tuple[str, ...] = (*SUFFIXES, *JSONL_SUFFIXES)) -> None:
+    """Refuse a name that does not say in which format a trace is written."""
+    if not Path(path).name.endswith(suffixes):
         raise TraceError(
-            f"can't choose a format for {path.name!r}",
+            f"can't choose a format for {Path(path).name!r}",
             where=str(path),
             hint=f"end the name in {', '.join(suffixes)}",
         )
+
+
+@contextmanager
+def _fresh(path: Path, suffixes: tuple[str, ...]) -> Iterator[IO[bytes]]:
+    """A stream into a new file, which replaces `path` once all is written."""
+    check_suffix(path, suffixes)
     fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with _compressed(fresh, path.suffix) as stream:

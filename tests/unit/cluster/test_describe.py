@@ -33,3 +33,11 @@ def test_machines_without_devices_are_left_out():
 def test_a_wrong_description_names_the_key():
     with pytest.raises(InputError, match="machines"):
         load_described({"machines": []})
+
+
+def test_a_price_of_zero_is_kept():
+    described = {"devices": {"T4": {"price": "$0/h"}}, "machines": [{"devices": {"T4": 4}}]}
+    cluster = load_described(described)
+    again = load_described(describe(cluster))
+    assert [kind.usd_per_hour for kind in again.device_types] == [0.0]
+    assert again.device_types == cluster.device_types

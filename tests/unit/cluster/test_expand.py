@@ -109,6 +109,23 @@ def test_price_adds_devices_and_hosts(read):
     assert cluster.usd_per_hour == pytest.approx(2 * (4 * 2.42 + 10 * 0.04 + 1))
 
 
+MIXED = "machines: [{devices: {T4: 4, A100: 2}}]\n"
+
+
+@pytest.mark.parametrize(
+    ("devices", "notes"),
+    [
+        ("T4: {price: $0/h}", 1),
+        ("T4: {price: $0/h}, A100: {price: $0/h}", 0),  # there is no other cost to compare with
+        ("T4: {price: $0.01/h}", 0),
+    ],
+)
+def test_a_type_without_cost_beside_others_is_noted(read, devices, notes):
+    cluster = read(f"devices: {{{devices}}}\n{MIXED}")
+    assert len(cluster.notes) == notes
+    assert all("T4 costs $0/h" in note and "without regard to dollars" in note for note in cluster.notes)
+
+
 def test_an_uplink_is_the_sum_below_it_capped_by_the_nic_and_divided_by_the_oversubscription(read):
     cluster = read(
         """

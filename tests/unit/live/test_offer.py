@@ -15,7 +15,7 @@ from berth.errors import InputError, SpecError
 from berth.live.demand import bind_requested, requested
 from berth.live.job import Seat
 from berth.live.members import _of_parts
-from berth.live.offer import digest_of
+from berth.live.offer import SentShape, check_offer, digest_of
 from berth.live.planned import cluster_of, sent_job, with_absolute_names
 from berth.live.spec import JobSpec, SentJob, spec_from_dict, submission
 
@@ -98,6 +98,23 @@ def test_names_of_files_in_a_plan_become_absolute(tmp_path):
     (tmp_path / "lab.yaml").write_text(CLUSTER)
     text = with_absolute_names("model: ctrdnn\ncluster: lab.yaml  # mine\nbatch: 4\n", tmp_path)
     assert yaml.safe_load(text) == {"model": "ctrdnn", "cluster": str(tmp_path / "lab.yaml"), "batch": 4}
+    (tmp_path / "hosts.csv").touch()
+    text = with_absolute_names("cluster: hosts.csv:4xH100\n", tmp_path)
+    assert yaml.safe_load(text) == {"cluster": f"{tmp_path / 'hosts.csv'}:4xH100"}
+
+
+def test_files_of_a_plan_are_looked_for_beside_it_first(tmp_path, monkeypatch):
+    for folder in ("plans", "work"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "lab.yaml").write_text(CLUSTER)
+    monkeypatch.chdir(tmp_path / "work")
+    text = with_absolute_names("cluster: lab.yaml\n", tmp_path / "plans")
+    assert yaml.safe_load(text) == {"cluster": str(tmp_path / "plans" / "lab.yaml")}
+
+
+def test_a_plan_with_more_work_than_a_trace_may_hold_is_refused_at_its_line(folder, cluster):
+    with pytest.raises(InputError, match=r"job.yaml:2:7: 9e\+30 examples take .* years"):
+        sent("plan: plan.yaml\nwork: 9e30 examples\n", cluster, folder)
 
 
 def test_alternatives_come_back_from_the_journal(cluster):
@@ -117,6 +134,10 @@ def test_alternatives_come_back_from_the_journal(cluster):
         (TWO.replace("T4: 4", "T4: 9"), r"job.yaml:6:.* no rack ever holds part dense: 9 T4"),
         (TWO.replace("T4: 4", "H100: 4"), r"job.yaml:6:.* part dense asks for H100, and lab has none"),
         (TWO.replace("work: 1M examples\n", ""), r"job.yaml:5:.* without `work` can't be compared"),
+        (
+            TWO.replace("1M examples", "9e30 examples"),
+            r"job.yaml:3:7: 9e\+30 examples take .* years in the fastest",
+        ),
         (TWO.replace("batch: 64\n", ""), r"job.yaml:5:.* the examples of a step are not known"),
         (TWO + "    tier: attic\n", r"job.yaml:8:.*attic"),
         (TWO.replace("rack: 52ms, ", "").replace("near: 40ms, ", ""), r"job.yaml:6:.* have none for"),
@@ -136,6 +157,13 @@ def test_alternatives_come_back_from_the_journal(cluster):
 def test_bad_input_has_one_message_with_its_line(text, said, cluster):
     with pytest.raises((SpecError, InputError), match=said):
         sent(text, cluster)
+
+
+def test_work_that_would_take_longer_than_a_trace_may_hold_is_refused():
+    one = {"parts": [{"name": "all", "devices": {"T4": 1}}], "step": {"near": "1s"}}
+    with pytest.raises(InputError, match=r"1e\+13 steps take 317,098 years in the fastest alternative"):
+        check_offer("10T steps", None, [SentShape.model_validate(one)], {})
+    check_offer("10B steps", None, [SentShape.model_validate(one)], {})
 
 
 def test_a_plan_that_is_not_what_its_digest_says_is_refused(folder, cluster):

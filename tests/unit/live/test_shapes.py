@@ -231,7 +231,54 @@ def test_the_queue_says_what_the_alternatives_would_give(live):
     assert [one["name"] for one in why["alternatives"]] == ["slow", "fast"]
     assert [one["fits_now"] for one in why["alternatives"]] == ["rack", None]
     row = views.job_facts(live.state, live.state.jobs[job], live.controller.now())
-    assert (row["shape"], row["gpus"]) == ("fast", 13)
+    assert (row["shape"], row["gpus"], row["cores"]) == ("fast", 4, 9)
+    assert (why["gpus"], why["cores"]) == (4, 9)
+    assert [(free["name"], free["type"], free["devices"], free["free"]) for free in why["free"]] == [
+        ("r0", "T4", 8, 0),
+        ("r0", "cpu-core", 16, 16),
+    ]
+
+
+def test_an_ended_job_counts_gpus_and_cores_apart(live):
+    job = offer(live, FAST, seconds=1)
+    live.step(6)
+    page = Service(live.controller, Tokens(live.folder), live.folder).job(job, Caller("me", "admin"))
+    assert (page["state"], page["shape"], page["gpus"], page["cores"]) == ("finished", "fast", 4, 9)
+
+
+def test_the_alternatives_say_what_the_rest_of_the_work_costs(live):
+    job = offer(live, {**FAST, "price": "$9/h"}, {**SLOW, "price": "$0.9/h"}, steps=900_000)
+    live.step(1)
+    why = views.why(live.state, live.state.jobs[job], live.controller.now())
+    usd = {one["name"]: one["usd"] for one in why["alternatives"]}
+    assert usd == pytest.approx(
+        {"fast": 900_000 * 0.05 / 3600 * 9, "slow": 900_000 * 0.16 / 3600 * 0.9}, rel=0.01
+    )
+
+
+def test_a_wait_for_a_job_that_is_overdue_is_not_promised_again_and_again(live):
+    """Both GPU machines should be free after 200 s and are not; the job could start on cores."""
+    gpus = {**FAST, "parts": FAST["parts"][:1], "name": "gpus"}
+    for _ in range(2):
+        offer(live, gpus, steps=5000, seconds=9000)
+    live.step(1)
+    job = offer(live, FAST, {**SLOW, "step": {"near": "300ms", "network": "300ms"}})
+    live.step(101)
+    service = Service(live.controller, Tokens(live.folder), live.folder)
+    assert (
+        "and would finish 38m20s later than by waiting"
+        in service.why(job, Caller("me", "admin"))["reason"]["sentence"]
+    )
+    live.step(200)
+    service = Service(live.controller, Tokens(live.folder), live.folder)  # with a forecast of now
+    page = service.why(job, Caller("me", "admin"))
+    assert re.fullmatch(
+        r"it could start now on 10 cpu-core; it waits for 4 T4 \+ 9 cpu-core within one rack, expected 1m\d+s ago",
+        page["reason"]["sentence"],
+    )
+    assert page["reason"]["saves_s"] is None
+    assert page["start_overdue_s"] == pytest.approx(100, abs=10)
+    assert re.search(r"; starts when j\d ends \(1m\d+s overdue, 50s more assumed\)", page["blocker"])
 
 
 def test_a_job_with_parts_names_which_machines_are_out_of_service(live):

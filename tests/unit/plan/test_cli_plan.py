@@ -12,6 +12,7 @@ import pytest
 
 from berth import units as quantities
 from berth.cli.main import main
+from berth.plan.check_file import check_plan
 from berth.plan.infeasible import highest_throughput
 from berth.plan.request import PlanRequest, build_problem
 
@@ -609,3 +610,28 @@ def test_a_batch_smaller_than_the_usual_micro_batches_has_fewer(berth):
     code, out, _ = berth("plan", *ASKED, "--throughput", "1k/s", "--batch", "10", "--json")
     assert code == 0
     assert json.loads(out)["micro_batches"] <= 10
+
+
+TWO_TYPES = """\
+racks:
+  - {count: 2, machines: [{count: 2, devices: {T4: 4, cpu-core: 64}}]}
+"""
+
+
+@pytest.mark.parametrize("plan", ["plan.yaml", "plans/plan.yaml", "../elsewhere/plan.yaml"])
+def test_a_plan_finds_its_cluster_from_any_folder(tmp_path, monkeypatch, berth, plan):
+    work, other = tmp_path / "work", tmp_path / "other"
+    for folder in (work / "plans", work / "clusters", tmp_path / "elsewhere", other / "clusters"):
+        folder.mkdir(parents=True)
+    (work / "clusters" / "two.yaml").write_text(TWO_TYPES)
+    (other / "clusters" / "two.yaml").write_text(TWO_TYPES.replace("T4", "V100-16"))  # of the same name
+    monkeypatch.chdir(work)
+    asked = ("--cluster", "clusters/two.yaml", "--throughput", "1k/s", "--examples", "10M", "--out", plan)
+    code, _, err = berth("plan", "ctrdnn", *asked)
+    assert code == 0, err
+    file = (work / plan).resolve()
+    for folder in (work, other, file.parent):
+        monkeypatch.chdir(folder)
+        code, out, err = berth("plan", "check", file)
+        assert code == 0, out + err
+        assert (file.parent / check_plan(file).request.cluster).resolve() == work / "clusters" / "two.yaml"

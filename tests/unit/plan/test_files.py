@@ -13,7 +13,7 @@ from berth.plan.check_file import check_plan
 from berth.plan.files import plan_yaml, write_plan
 from berth.plan.plan import schedule_for, with_counts
 from berth.plan.proof import check_proof, proof_document
-from berth.plan.request import PlanRequest, build_problem
+from berth.plan.request import PlanRequest, build_problem, relative_to
 from berth.plan.search.exact import exact
 from berth.plan.search.method import Budget
 from berth.plan.world import WorldOptions
@@ -441,4 +441,16 @@ def test_a_file_that_a_plan_names_and_that_is_missing_is_reported_at_its_line(fi
         SpecError, match=r"plan\.yaml:3:10: cluster: no such file: clusters/none\.yaml"
     ) as refused:
         check_plan(file)
-    assert "that of the plan" in refused.value.hint
+    assert "folder of the plan" in refused.value.hint
+
+
+def test_a_preset_and_an_absolute_path_are_written_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cloud-mix").touch()
+    (tmp_path / "two.yaml").touch()
+    (tmp_path / "hosts.csv").touch()
+    for name in ("cloud-mix", str(tmp_path / "two.yaml"), "missing.yaml", "4x2x8:H100"):
+        request = relative_to(tmp_path / "plans", PlanRequest(throughput=1.0, cluster=name))
+        assert request.cluster == name
+    request = relative_to(tmp_path / "plans", PlanRequest(throughput=1.0, cluster="hosts.csv:4xH100"))
+    assert request.cluster == "../hosts.csv:4xH100"

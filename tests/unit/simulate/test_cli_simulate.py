@@ -545,12 +545,88 @@ def test_device_types_that_the_cluster_lacks_are_named_in_the_notes(berth, tmp_p
     assert "job c can never start: none of its alternatives fits the cluster" in err
 
 
+@pytest.fixture
+def two_types(tmp_path):
+    """A cluster of two types, and a trace of two jobs with alternatives."""
+    cluster = tmp_path / "two.yaml"
+    cluster.write_text("racks:\n  - machines: [{count: 2, devices: {V100-16: 4}}, {devices: {T4: 4}}]\n")
+    offers = write_offers(tmp_path / "jobs.jsonl", a=[{"V100-16": 4}, {"T4": 4}], b=[{"V100-16": 2}])
+    return cluster, offers
+
+
+def notes_of(berth, *arguments) -> list[str]:
+    code, out, err = berth(*arguments, "--json")
+    assert code == 0, err
+    return json.loads(out)["notes"]
+
+
+STATED = "do not apply to 2 jobs with alternatives: their work and step times are stated"
+
+
+def test_options_that_change_no_job_with_alternatives_are_named_with_how_many_there_are(berth, two_types):
+    cluster, offers = two_types
+    options = ("--cluster", cluster, "--policy", "fifo", "--estimates", "none", "--congestion", "5")
+    expected = [f"--estimates none and --congestion 5 {STATED}"]
+    assert notes_of(berth, "simulate", offers, *options) == expected
+    assert notes_of(berth, "explain", offers, "a", *options) == expected
+    linked = notes_of(berth, "simulate", offers, *options[:4], "--link", "network=2x")
+    assert [note for note in linked if "--link" in note] == [f"--link {STATED.replace('do', 'does', 1)}"]
+
+
+def test_notes_about_durations_and_models_count_jobs_without_alternatives_only(berth, two_types):
+    cluster, offers = two_types
+    with offers.open("a") as lines:
+        lines.write(json.dumps({"job_id": "c", "submit_s": 9, "num_gpu": 2, "duration_s": 50}) + "\n")
+    options = ("--cluster", cluster, "--policy", "fifo", "--estimates", "none")
+    assert notes_of(berth, "simulate", offers, *options) == [
+        "durations of 1 job without alternatives: taken on V100-16; "
+        "on other devices they follow modelled iteration times",
+        f"--estimates none {STATED.replace('do', 'does', 1)}",
+        "1 of the 1 job without alternatives names no model: it got one from the mix 'balanced', seed 0",
+        "schedulers knew no durations of 1 job without alternatives",
+    ]
+
+
+def test_without_a_network_a_step_takes_as_long_everywhere_as_at_the_nearest_place(berth, tmp_path):
+    """Three GPUs of each machine are busy: the job gets one of each."""
+    jobs = [{"job_id": f"g{row}", "submit_s": 0, "num_gpu": 3, "duration_s": 1000} for row in range(2)]
+    parts = [{"name": "all", "devices": {"V100-16": 2}}]
+    step = {"machine": "1s", "rack": "5s", "network": "5s"}
+    offer = {"work": "100 steps", "alternatives": [{"parts": parts, "step": step}]}
+    jobs.append({"job_id": "spread", "submit_s": 1, **offer})
+    path = tmp_path / "jobs.jsonl"
+    path.write_text("".join(json.dumps(job) + "\n" for job in jobs))
+    ran = {}
+    for network in ("static", "off"):
+        options = (
+            "--cluster",
+            "1x2x4:V100-16",
+            "--policy",
+            "fit-first",
+            "--network",
+            network,
+            "--mix",
+            "resnet50",
+        )
+        code, out, err = berth("explain", path, "spread", *options, "--json")
+        assert code == 0, err
+        ran[network] = json.loads(out)["chapters"][-1]["seconds"]
+    assert ran == pytest.approx({"static": 500.0, "off": 100.0})
+
+
 def test_a_trace_of_absent_device_types_only_is_refused_for_that_reason(berth, tmp_path):
     path = write_offers(tmp_path / "jobs.jsonl", a=[{"V100-I6": 4}], b=[{"V100-I6": 2}])
     code, _, err = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
     assert code == 2
     assert err.startswith(f"error: {path}: no job can ever start: V100-I6 is not in the cluster\n")
     assert f"{CLUSTER} has V100-16" in err
+
+
+def test_a_trace_of_alternatives_that_are_all_too_large_is_refused(berth, tmp_path):
+    path = write_offers(tmp_path / "jobs.jsonl", a=[{"V100-16": 99}], b=[{"V100-16": 98}, {"V100-16": 97}])
+    code, _, err = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
+    assert code == 2
+    assert err.startswith(f"error: {path}: none of its jobs fits the cluster in any alternative\n")
 
 
 def test_parts_on_cores_and_a_deadline_work_on_the_command_line(berth, tmp_path):

@@ -16,12 +16,14 @@ from berth.cluster.load import load_cluster
 from berth.schedule.policies.registry import load_policy
 from berth.schedule.reasons import ReasonCode
 from berth.schedule.records import JobStatus
+from berth.schedule.shape_table import ShapeTable
 from berth.simulate.audit import audit
 from berth.simulate.engine_state import FAULT, FaultKind
 from berth.simulate.events import digest, event_frame
 from berth.simulate.metrics import summarise
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster
+from berth.workload.binding import bind_offer
 from berth.workload.mix import load_mix
 from berth.workload.reading import read_trace
 from berth.workload.shapes import EVERY, Offer, Part, Shape, Work, canonical
@@ -545,6 +547,23 @@ def priced(*machines: dict[str, int]):
     return replace(
         made, device_types=tuple(replace(kind, usd_per_hour=usd[kind.name]) for kind in made.device_types)
     )
+
+
+@pytest.mark.parametrize(("t4_usd", "excess"), [(1.0, [2.0, 0.0]), (0.0, [0.0, 0.0])])
+def test_dollars_do_not_count_for_a_job_that_could_run_at_no_cost(tmp_path, t4_usd, excess):
+    """As the note of a cluster with such a type says: nothing is a multiple of $0."""
+    path = tmp_path / "free.yaml"
+    prices = f"devices: {{T4: {{price: ${t4_usd}/h}}, V100-16: {{price: $3/h}}}}"
+    path.write_text(f"{prices}\nmachines: [{{devices: {{T4: 4, V100-16: 4}}}}]\n")
+    machines = load_cluster(str(path))
+    either = offer(10, shape(1.0, {"V100-16": 1}), shape(1.0, {"T4": 1}))
+    table = ShapeTable()
+    table.add(either, bind_offer(either, machines), machines)
+    found = dict(
+        zip((next(iter(one.shape.devices)) for one in table.bound), table.shapes["usd_excess"], strict=True)
+    )
+    assert [found["V100-16"], found["T4"]] == excess
+    assert bool(machines.notes) == (t4_usd == 0.0)
 
 
 def large_job_beside(until_s: float):

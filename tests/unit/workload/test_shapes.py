@@ -70,6 +70,9 @@ def test_the_order_in_which_alternatives_are_written_has_no_meaning():
     [
         ("work: 2B examples\n", "", "job.yaml:3:3", "can't be compared"),
         ("work: 2B examples", "work: much", "job.yaml:1:7", "is not an amount of work"),
+        ("work: 2B examples", "work: 9e30 examples", "job.yaml:1:7", "take 2e+17 years in the fastest alternative"),
+        ("{machine: 70ms, network: 80ms}", "5000000s", "job.yaml:6:5", "the work takes 4,839 years in 8 "),
+        ("batch: 65536", "batch: 1e-9", "job.yaml:1:7", "; 317 years at most"),
         ("batch: 65536\n", "", "job.yaml:3:5", "examples of a step are not known"),
         ("    step: {near: 40ms, network: 90ms}\n", "", "job.yaml:4:5", "step times are missing"),
         ("40ms", "0s", "job.yaml:5:18", "greater than 0"),
@@ -120,6 +123,86 @@ def test_what_a_cluster_can_never_do_is_refused_with_its_position(old, new, what
 def test_a_trace_leaves_out_alternatives_that_never_fit():
     found = bind_fitting(offer(OFFER.replace("A100-40: 4", "A100-40: 16")), load_cluster("cloud-mix"))
     assert sorted(one.shape.name for one in found) == ["8 T4", "8 V100-16"]
+
+
+GANG = {"job_id": "g", "submit_s": 0, "num_gpu": 1, "duration_s": 1}
+EITHER = {
+    "work": "10 steps",
+    "alternatives": [{"parts": [{"name": "all", "devices": {"T4": 1}}], "step": "1s"}],
+}
+
+
+def one_line(**changed: object) -> str:
+    return json.dumps({"job_id": "b", "submit_s": 0} | changed)
+
+
+@pytest.mark.parametrize(
+    ("line", "marked", "what"),
+    [
+        (one_line(num_gpu=3, duration_s=3e30), "3e+30", "duration_s: input should be less than or equal to"),
+        (one_line(num_gpu=3, duration_s=3, submit_s=3e30), "3e+30", "submit_s: input should be less than"),
+        (one_line(num_gpu=3, duration=3), '"duration"', "duration: unknown key"),
+        (
+            one_line(num_gpu=3, duration_s=3)[:-1] + ', "num_gpu": 4}',
+            '"num_gpu": 4',
+            "'num_gpu' is given twice",
+        ),
+        (
+            one_line(**EITHER).replace('"10 steps"', "10 steps"),
+            "steps",
+            "is not JSON: Expecting ',' delimiter",
+        ),
+        (one_line(**EITHER).replace("10 steps", "9e30 steps"), '"9e30', "years in the fastest alternative"),
+        (one_line(**EITHER).replace('"T4": 1', '"T4": 0'), "0}}]", "input should be greater than 0"),
+        (
+            one_line(**EITHER).replace("10 steps", "10 examples"),
+            '{"parts"',
+            "examples of a step are not known",
+        ),
+        (
+            one_line(num_gpu=[], name="-").replace("-", "\u00e4\U0001f600"),
+            "[]",
+            "num_gpu: input should be a valid",
+        ),
+        (one_line(name="\u00e4", vc=5), "5}", "vc: input should be a valid string"),
+        (one_line(**{"job_id": "b", "name": [[]] * 2, "vc": "[" * 70}) + "[" * 65, "[", ""),
+    ],
+)
+def test_a_mistake_in_a_json_line_has_its_column(tmp_path, line, marked, what):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(f"{json.dumps(GANG)}\n{line}\n")
+    (row,) = read_trace(path).bad.first
+    assert what in row.reason
+    assert ":1:" not in row.reason
+    assert row.line == 2
+    if what:
+        assert row.column == line.rindex(marked) + 1
+    else:
+        assert row.column is not None
+
+
+def test_json_that_yaml_cannot_read_has_the_line_only(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(
+        json.dumps(GANG) + '\n{"job_id": "\\ud83d", "submit_s": 0, "num_gpu": 0, "duration_s": 1}\n'
+    )
+    (row,) = read_trace(path).bad.first
+    assert row.place("x") == "x:2"
+    assert "num_gpu: input should be greater than 0" in row.reason
+
+
+def test_a_very_long_line_has_the_line_only(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(f"{json.dumps(GANG)}\n{one_line(name='n' * 200_000, num_gpu=0, duration_s=1)}\n")
+    (row,) = read_trace(path).bad.first
+    assert row.place("x") == "x:2"
+
+
+def test_what_a_cluster_can_never_do_names_the_line_of_a_trace(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text(json.dumps(GANG) + "\n" + one_line(**EITHER).replace('"1s"', '{"machine": "1s"}') + "\n")
+    with pytest.raises(InputError, match=r"jobs\.jsonl:2: 1 T4: step times have none for network"):
+        bind_fitting(read_trace(path).offers["b"], load_cluster("cloud-mix"))
 
 
 def test_json_lines_hold_plain_jobs_and_offers_and_read_back_the_same(tmp_path):
@@ -216,7 +299,9 @@ def test_a_mistake_in_a_form_of_a_value_is_one_message_with_the_keys_as_written(
     path.write_text(json.dumps({"job_id": "b", "submit_s": 5} | job))
     with pytest.raises(TraceError) as read:
         read_trace(path)
-    assert str(read.value).splitlines()[0] == f"{path}:1: {what}"
+    where, _, said = str(read.value).splitlines()[0].removeprefix(f"{path}:1:").partition(": ")
+    assert said == what
+    assert where.isdecimal()
 
 
 def test_two_mistakes_in_a_line_are_separated(tmp_path):
@@ -225,7 +310,7 @@ def test_two_mistakes_in_a_line_are_separated(tmp_path):
     with pytest.raises(TraceError) as caught:
         read_trace(path)
     first, second = str(caught.value).splitlines()[0].split("; ")
-    assert first.startswith(f"{path}:1: submit_s: ")
+    assert first.startswith(f"{path}:1:29: submit_s: ")
     assert second.startswith("num_gpu: ")
 
 

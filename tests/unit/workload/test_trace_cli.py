@@ -178,3 +178,24 @@ def test_convert_of_alternatives_to_csv_is_refused_and_names_the_suffixes(berth,
     assert code == 2
     assert "end the name in .jsonl" in err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["out.jsonl", "out.jsonl.gz"])
+def test_generate_writes_json_lines_where_the_name_says_so(berth, tmp_path, name):
+    asked = ("--jobs", "20", "--cluster", "2x2x8", "--seed", "3")
+    for out in (tmp_path / name, tmp_path / "out.csv"):
+        assert berth("trace", "generate", out, *asked)[0] == 0
+    lines, plain = read_trace(tmp_path / name, strict=True), read_trace(tmp_path / "out.csv", strict=True)
+    assert (lines.format, plain.format) == ("jsonl", "berth")
+    assert lines.frame.equals(plain.frame)
+
+
+@pytest.mark.parametrize("verb", ["generate", "convert"])
+def test_a_suffix_that_names_no_format_is_refused_with_all_that_do(berth, tmp_path, verb):
+    path, out = tmp_path / "jobs.jsonl", tmp_path / "out.json"
+    path.write_text('{"job_id": "p", "submit_s": 3, "num_gpu": 2, "duration_s": 60.5}\n')
+    code, _, err = berth("trace", verb, *([path] if verb == "convert" else []), out)
+    assert code == 2
+    assert f"{out}: can't choose a format for 'out.json'" in err
+    assert "end the name in .csv, .csv.gz, .csv.xz, .csv.zst, .jsonl, .jsonl.gz" in " ".join(err.split())
+    assert not out.exists()

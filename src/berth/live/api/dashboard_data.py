@@ -150,7 +150,8 @@ def _jobs(state: ControllerState) -> dict[str, list[Any]]:
     jobs = list(state.jobs.values())
     columns = {name: [getattr(job, name) for job in jobs] for name in _JOB_COLUMNS}
     columns |= {name: [getattr(job.spec, name) for job in jobs] for name in _SPEC_COLUMNS}
-    columns["gpus"] = [views.size_of(state, job) for job in jobs]
+    sizes = [views.size_row(state, job) for job in jobs]
+    columns |= {name: [size.get(name, 0) for size in sizes] for name in ("gpus", "cores")}
     return columns | {"state": [views.state_of(state, job) for job in jobs]}
 
 

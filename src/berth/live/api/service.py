@@ -108,8 +108,10 @@ class Service:
     def jobs(self, caller: Caller, *, over: bool, limit: int) -> dict[str, Any]:
         """Return waiting jobs in queue order and running jobs; with `over`, jobs that have ended."""
         if over:
-            rows = self.controller.store.recent(limit)
-            return {"jobs": [views.ended_row(row, details=caller.may_touch(row["user"])) for row in rows]}
+            rows, cluster = self.controller.store.recent(limit), self._state.cluster
+            return {
+                "jobs": [views.ended_row(cluster, row, details=caller.may_touch(row["user"])) for row in rows]
+            }
         estimates = self._current_outlook()
         with self.controller.lock:
             state, now = self._state, self.controller.now()
@@ -233,7 +235,7 @@ class Service:
                 return views.job_row(self._state, job, now, details=own)
         over = self.controller.store.ended_job(name)
         assert over is not None
-        return views.ended_row(over, details=caller.may_touch(over["user"]))
+        return views.ended_row(self._state.cluster, over, details=caller.may_touch(over["user"]))
 
     def why(self, prefix: str, caller: Caller) -> dict[str, Any]:
         """Return why a job waits or runs where it does, or how it ended."""

@@ -41,6 +41,12 @@ export const count = (value) => Math.round(value).toLocaleString("en");
 export const percent = (share) => `${Math.round(share * 100)}%`;
 export const plural = (value, word) => `${count(value)} ${word}${value === 1 ? "" : "s"}`;
 
+// The devices of a job: GPUs and cores apart, where it asks for both.
+export function devices(job) {
+  if (!job.cores) return plural(job.gpus, "device");
+  return job.gpus ? `${plural(job.gpus, "GPU")} and ${plural(job.cores, "core")}` : plural(job.cores, "core");
+}
+
 export function usd(value) {
   if (value === null || value === undefined) return "-";
   return `$${value >= 100 ? count(value) : value.toFixed(2)}`;

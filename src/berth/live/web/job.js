@@ -4,7 +4,7 @@
 import {cancel, copyId, mayTouch, prioritise, resubmit} from "./actions.js";
 import {NoAnswer, Refused, get, getText} from "./api.js";
 import {atMostEvery, el, oncePerFrame, table} from "./dom.js";
-import {ahead, count, duration, moment, plural, since} from "./format.js";
+import {ahead, count, devices, duration, moment, plural, since, usd} from "./format.js";
 import {ClusterMap} from "./map.js";
 import {STATES} from "./state.js";
 
@@ -70,7 +70,7 @@ export function jobPage(app, root, id) {
     document.title = `${row.name || row.id} – berth`;
     pill.textContent = state;
     pill.dataset.state = state;
-    sub.textContent = `${row.user ? `${row.user}, ` : ""}${plural(row.gpus, "device")}${row.priority ? `, priority ${row.priority}` : ""}`;
+    sub.textContent = `${row.user ? `${row.user}, ` : ""}${devices(row)}${row.priority ? `, priority ${row.priority}` : ""}`;
     const seen = history.events.filter((event) => past(event.time));
     for (const section of sections.slice(4)) section.hidden = Boolean(partial); // not in the state
     reason.textContent = partial ? partial : now ? (why ? sentence(why, app.time, row) : "") : `This is the job at ${moment(then, app.live)}.${lastOf(app, seen)}`;
@@ -202,7 +202,7 @@ function factsOf(app, row, why, now) {
 
 // The name and the devices of each alternative: as the controller has them, else as they were submitted.
 function alternativesOf(why, spec) {
-  if (why?.alternatives) return why.alternatives.map((one) => [one.name, `${one.devices}, takes ${duration(one.run_s)}${one.fits_now ? `, fits now within one ${one.fits_now}` : ""}`]);
+  if (why?.alternatives) return why.alternatives.map((one) => [one.name, `${one.devices}, takes ${duration(one.run_s)}${one.usd === null || one.usd === undefined ? "" : `, costs ${usd(one.usd)}`}${one.fits_now ? `, fits now within one ${one.fits_now}` : ""}`]);
   return (spec.alternatives || []).map((one) => [one.name, (one.parts || []).flatMap((part) => Object.entries(part.devices || {})).map(([device, n]) => `${n} ${device}`).join(" + ")]);
 }
 

@@ -3,7 +3,7 @@
 
 import {get} from "./api.js";
 import {atMostEvery, el, oncePerFrame, put} from "./dom.js";
-import {ahead, count, duration, moment, plural, since} from "./format.js";
+import {ahead, count, devices, duration, moment, plural, since} from "./format.js";
 import {queryOf} from "./address.js";
 import {racksOf} from "./layout.js";
 import {List, heads} from "./list.js";
@@ -151,7 +151,8 @@ export class JobList {
   fill(row, job) {
     const texts = this[OVER.has(this.kind) ? "overTexts" : this.kind === "running" ? "runningTexts" : this.kind === "evicted" ? "evictedTexts" : "waitingTexts"](job);
     CLASSES.forEach((name, i) => { if (i !== NAME) put(row.children[i], texts[i]); });
-    row.children[GPUS].dataset.unit = job.gpus === 1 ? " GPU" : " GPUs"; // shown on phones, without the heads
+    row.children[GPUS].dataset.unit = job.cores ? "" : job.gpus === 1 ? " GPU" : " GPUs"; // shown on phones, without the heads
+    row.children[GPUS].title = job.cores ? devices(job) : "";
     const [link, chip] = row.children[NAME].children, state = stateOf(job);
     link.setAttribute("href", addressOf(job));
     link.title = named(job);
@@ -165,11 +166,11 @@ export class JobList {
 
   waitingTexts(job) {
     const {app} = this, now = app.time, present = app.live && app.at === null, place = present ? this.reasons.places.get(job.id) : undefined;
-    const texts = [place === undefined ? "" : count(place + 1), "", job.user, count(job.gpus)];
+    const texts = [place === undefined ? "" : count(place + 1), "", job.user, sizeOf(job)];
     if (present) {
       const known = this.reasons.of(job.id);
       return [...texts, untimed(known?.blocker || known?.sentence || "…"), duration(now - job.since), known?.remaining_s ? duration(known.remaining_s) : "-",
-        known ? ahead(known.expected_start, now) : "…"];
+        known ? (known.start_overdue_s ? `${duration(known.start_overdue_s)} overdue` : ahead(known.expected_start, now)) : "…"];
     }
     const next = nextStart(app, job);
     return [...texts, this.pastWhy(job, next), duration(now - job.since), "", next ? moment(next.time, app.live) : "-"];
@@ -180,35 +181,36 @@ export class JobList {
     const {state} = this.app;
     if (this.facts?.state !== state || this.facts.at !== state.at) this.facts = {state, at: state.at, ...freeIn(state)};
     const {free, most, word} = this.facts, evicted = job.evictions ? "evicted; " : "";
-    const room = `needs ${plural(job.gpus, "device")}; ${count(free)} free${free >= job.gpus && most < free ? `, at most ${count(most)} in one ${word}` : ""}`;
+    const room = `needs ${devices(job)}; ${count(free)} free${free >= job.gpus && most < free ? `, at most ${count(most)} in one ${word}` : ""}`;
     return evicted + room + (next ? `; later starts within one ${state.cluster.tiers[next.tier].name}` : "");
   }
 
   runningTexts(job) {
     const state = this.app.state, attempt = state.attempts[job.attempt], began = attempt.began ?? attempt.time;
     const runs = STATES[job.state] === "starting" ? "starts" : duration(this.app.time - began);
-    return ["", "", job.user, count(job.gpus), placesOf(state, attempt), runs, state.cluster.tiers[attempt.tier].name, times(job.evictions)];
+    return ["", "", job.user, sizeOf(job), placesOf(state, attempt), runs, state.cluster.tiers[attempt.tier].name, times(job.evictions)];
   }
 
   evictedTexts(job) {
     const {state, time} = this.app, attempt = job.attempt >= 0 ? state.attempts[job.attempt] : null;
     const from = attempt ? attempt.began ?? attempt.time : job.since;
-    return ["", "", job.user, count(job.gpus), attempt ? placesOf(state, attempt) : "waits again", duration(time - from), STATES[job.state], times(job.evictions)];
+    return ["", "", job.user, sizeOf(job), attempt ? placesOf(state, attempt) : "waits again", duration(time - from), STATES[job.state], times(job.evictions)];
   }
 
   overTexts(job) {
     const {app} = this, when = since(app.time - job.ended);
     if (this.kind === "failed") {
-      return ["", "", job.user, count(job.gpus), job.fromStore ? causeOf(job) : "its exit is in its events", when, job.code === undefined || job.code === null ? "-" : String(job.code), times(job.evictions)];
+      return ["", "", job.user, sizeOf(job), job.fromStore ? causeOf(job) : "its exit is in its events", when, job.code === undefined || job.code === null ? "-" : String(job.code), times(job.evictions)];
     }
     const first = job.fromStore ? job.first_start : job.tries.length ? app.state.attempts[job.tries[0]].time : null;
-    return ["", "", job.user, count(job.gpus), `${when}, ${moment(job.ended, app.live)}`, first === null ? "-" : duration(job.ended - first), stateOf(job), times(job.evictions)];
+    return ["", "", job.user, sizeOf(job), `${when}, ${moment(job.ended, app.live)}`, first === null ? "-" : duration(job.ended - first), stateOf(job), times(job.evictions)];
   }
 }
 
 const KEYS = {[NAME]: (job) => (job.name || job.id).toLowerCase(), [USER]: (job) => job.user, [GPUS]: (job) => job.gpus,
   [SINCE]: (job) => -(job.ended ?? job.since ?? 0), [LAST]: (job) => job.evictions};
 const named = (job) => (job.name && job.name !== job.id ? `${job.name} ${job.id}` : job.id);
+const sizeOf = (job) => (job.cores ? `${count(job.gpus)} + ${count(job.cores)} cores` : count(job.gpus));
 const times = (value) => (value ? `${value}×` : "-");
 const stateOf = (job) => (job.fromStore ? job.state : STATES[job.state]);
 const addressOf = (job) => `#/job/${encodeURIComponent(job.id)}`;

@@ -2,7 +2,7 @@
 // The cluster map: every device is a cell on a canvas, the cells of a gang are joined. Only changed cells are painted.
 
 import {el} from "./dom.js";
-import {plural} from "./format.js";
+import {devices, plural} from "./format.js";
 import {hit, layOut} from "./layout.js";
 import {LOST} from "./state.js";
 import {colours} from "./theme.js";
@@ -116,7 +116,7 @@ export class ClusterMap {
       next = i + 1;
       const owner = this.owners[from + i];
       while (next < size && this.owners[from + next] === owner) next++;
-      if (owner >= 0 && state.jobs[owner].gpus >= LABELLED && next - i >= LABELLED) this.label(pen, state.jobs[owner], box.x + i * pitch, box.y, (next - i) * pitch - (pitch - cell), this.painted[from + i], this.palette(look)[colourIn(this.painted[from + i])]);
+      if (owner >= 0 && state.jobs[owner].gpus + state.jobs[owner].cores >= LABELLED && next - i >= LABELLED) this.label(pen, state.jobs[owner], box.x + i * pitch, box.y, (next - i) * pitch - (pitch - cell), this.painted[from + i], this.palette(look)[colourIn(this.painted[from + i])]);
     }
   }
 
@@ -214,7 +214,7 @@ export class ClusterMap {
     const lines = [];
     if (job) {
       const attempt = state.attempts[job.attempt], tier = state.cluster.tiers[attempt.tier].name;
-      lines.push(el("b", {text: `${job.id}  ${job.name}`}), el("div", {text: `${job.user ? `${job.user}, ` : ""}${plural(job.gpus, "device")} within one ${tier}`}));
+      lines.push(el("b", {text: `${job.id}  ${job.name}`}), el("div", {text: `${job.user ? `${job.user}, ` : ""}${devices(job)} within one ${tier}`}));
       if (job.evictions) lines.push(el("div", {text: `evicted ${plural(job.evictions, "time")}`}));
     } else lines.push(el("b", {text: unavailable & LOST ? "lost" : unavailable ? "takes no jobs" : "free"}));
     const rest = job && unavailable ? ` (${unavailable & LOST ? "lost" : "drained"})` : "";

@@ -147,7 +147,7 @@ function* meaning(app, map, look) {
     for (const [i, tier] of state.cluster.tiers.entries()) yield [look.tiers[Math.min(i, 4)], `within one ${tier.name}`];
   } else if (map.mode === "user") {
     const held = new Map();
-    for (const job of state.running()) held.set(job.user, (held.get(job.user) || 0) + job.gpus);
+    for (const job of state.running()) held.set(job.user, (held.get(job.user) || 0) + job.gpus + job.cores);
     const users = [...held].sort((a, b) => b[1] - a[1]);
     for (const [user, gpus] of users.slice(0, MOST_USERS)) yield [look.series[map.userColour(user)], `${user || "unknown"} ${count(gpus)}`];
     if (users.length > MOST_USERS) yield ["transparent", `and ${plural(users.length - MOST_USERS, "more user")}`];

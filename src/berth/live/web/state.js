@@ -37,7 +37,7 @@ export class ClusterState {
     const columns = now.jobs;
     (columns.id || []).forEach((id, i) => {
       const state = STATES.indexOf({evicting: "queued", stopping: "cancelled"}[columns.state[i]] || columns.state[i]);
-      this.add({id, name: columns.name[i], user: columns.user[i], gpus: columns.gpus[i], priority: columns.priority[i],
+      this.add({id, name: columns.name[i], user: columns.user[i], gpus: columns.gpus[i], cores: columns.cores?.[i] ?? 0, priority: columns.priority[i],
         restarts: columns.restarts[i], submitted: columns.submitted[i], state, since: columns.since[i],
         evictions: columns.evictions[i], failures: columns.failures[i]});
     });
@@ -51,7 +51,7 @@ export class ClusterState {
   }
 
   add(facts) {
-    const job = {name: "job", user: "", gpus: 1, priority: 0, restarts: DEFAULT_RESTARTS, submitted: 0, state: UNKNOWN, since: 0,
+    const job = {name: "job", user: "", gpus: 1, cores: 0, priority: 0, restarts: DEFAULT_RESTARTS, submitted: 0, state: UNKNOWN, since: 0,
       attempt: -1, evictions: 0, failures: 0, ended: null, tries: [], ...facts, index: this.jobs.length};
     this.jobs.push(job);
     this.byId.set(job.id, job.index);

@@ -7,7 +7,8 @@ import polars as pl
 
 from berth.units import format_count
 from berth.workload.formats.base import CsvFormat, Head
-from berth.workload.parsing.columns import LONGEST_S, MAX_GPUS, Columns
+from berth.workload.parsing.columns import MAX_GPUS, Columns
+from berth.workload.shapes import LONGEST_S
 from berth.workload.trace import NEEDED, SCHEMA
 
 _PAI_COLUMNS = (

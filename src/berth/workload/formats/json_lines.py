@@ -12,23 +12,28 @@ from __future__ import annotations
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Self
 
 import polars as pl
+import yaml
 from pydantic import Field, model_validator
 
 from berth.errors import InputError, TraceError
-from berth.spec import validate
+from berth.spec import locate, locate_repeated_key, validate
 from berth.workload.formats.base import Head, ParsedJobs
 from berth.workload.parsing.stream import TraceStream
 from berth.workload.shape_spec import Amount, OfferSpec, ShapeSpec, offer_of
-from berth.workload.shapes import MAX_ALTERNATIVES, Offer
+from berth.workload.shapes import LONGEST_S, MAX_ALTERNATIVES, Offer
 from berth.workload.trace import NEEDED, OPTIONAL, BadRow, BadRowCollector
 
 _PLAIN = (*NEEDED, *OPTIONAL)
 _DEEPEST = 64  # as in YAML, see `berth.spec`
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')  # texts too: their brackets do not count
+# the column is looked for in this many bad rows, of this length: that takes much longer than reading them
+_LOCATED, _LONGEST_LOCATED = 100, 100_000
+_SPOT = re.compile(r":1:(\d+)")  # of a mistake in one line, as `berth.spec` writes it
 _Alternatives = Annotated[list[ShapeSpec], Field(min_length=1, max_length=MAX_ALTERNATIVES)]
 
 
@@ -36,16 +41,16 @@ class JobLine(OfferSpec):
     """One line."""
 
     job_id: Annotated[str, Field(min_length=1)]
-    submit_s: float
+    submit_s: Annotated[float, Field(le=LONGEST_S)]
     num_gpu: Annotated[int, Field(gt=0, lt=2**31)] | None = None
-    duration_s: Annotated[float, Field(gt=0)] | None = None
+    duration_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
     model: str | None = None
     user: str | None = None
     vc: str | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     device: str | None = None
     name: str | None = None
-    estimate_s: Annotated[float, Field(gt=0)] | None = None
+    estimate_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
     preemptible: Annotated[int, Field(ge=0, le=1)] | None = None
     batch: Amount | None = None
     alternatives: _Alternatives | None = None  # type: ignore[assignment]
@@ -76,15 +81,19 @@ class _JsonLines:
         """All jobs, a line at a time."""
         columns: dict[str, list[Any]] = {name: [] for name in (*_PLAIN, "line")}
         offers: dict[str, Offer] = {}
-        rows = 0
+        rows = bad = 0
         for number, text in _lines(source):
             if not text.strip():
                 continue
             rows += 1
             try:
-                job, offer = _job(text, f"{source.name}:{number}")
+                job, offer = _job(
+                    text, f"{source.name}:{number}", locates=bad < _LOCATED and len(text) <= _LONGEST_LOCATED
+                )
             except InputError as error:
-                bad_rows.add(1, [BadRow(number, None, "", "", _reason(error, f"{source.name}:{number}"))])
+                spot, bad = _SPOT.fullmatch(error.where or ""), bad + 1
+                column = int(spot[1]) if spot is not None else None
+                bad_rows.add(1, [BadRow(number, column, "", "", _reason(error))])
                 continue
             if offer is not None:
                 offers.setdefault(job["job_id"], offer)
@@ -107,27 +116,50 @@ def _lines(source: TraceStream) -> Iterator[tuple[int, str]]:
     yield number, left
 
 
-def _job(text: str, where: str) -> tuple[dict[str, Any], Offer | None]:
-    """The columns of a line's job, and its offer."""
+def _job(text: str, where: str, *, locates: bool) -> tuple[dict[str, Any], Offer | None]:
+    """The columns of a line's job, and its offer; `locates`: errors have the column, as `:1:17`."""
     _refuse_deep_nesting(text)
     try:
         data = json.loads(text, object_pairs_hook=_unique_keys)
     except json.JSONDecodeError as error:
-        raise TraceError(f"is not JSON: {error.msg} at column {error.colno}") from None
-    except InputError:
+        raise TraceError(f"is not JSON: {error.msg}", where=f":1:{error.colno}") from None
+    except InputError as error:
+        found = locate_repeated_key(text) if locates else None
+        error.where = None if found is None else f":1:{found[1]}"
         raise
     except ValueError:  # of an integer beyond the digits that Python converts
         raise TraceError("holds a number of too many digits") from None
     if not isinstance(data, dict):
         raise TraceError("is not a JSON object")
-    written = validate(data, JobLine, "", where)
+
+    written = validate(data, JobLine, text if locates else "", "")
     job = {name: getattr(written, name) for name in _PLAIN}
     if written.alternatives is None:
         return job, None
-    offer = offer_of(written, lambda *path: where)
+    paths: dict[str, tuple[int | str, ...]] = {}
+
+    def position(*path: int | str) -> str:
+        paths[repr(path)] = path  # looked for in the text if it is needed
+        return repr(path)
+
+    try:
+        offer = offer_of(written, position)
+    except InputError as error:
+        path = paths.get(error.where or "")
+        error.where = None if path is None or not locates else _position(text, path)
+        raise
+    offer = replace(offer, where=(where,) * len(offer.alternatives))
     first = offer.alternatives[0]
     job["num_gpu"], job["duration_s"] = sum(first.devices.values()), offer.near_s(first)
     return job, offer
+
+
+def _position(text: str, path: Sequence[int | str]) -> str | None:
+    """The column of the value at a path of keys, as `:1:17`; None for JSON that is not YAML."""
+    try:
+        return f":1:{locate(text, path)[1]}"
+    except (yaml.YAMLError, ValueError):
+        return None
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -148,14 +180,14 @@ def _refuse_deep_nesting(text: str) -> None:
     for found in _BRACKETS.finditer(text):
         depth += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
         if depth > _DEEPEST:
-            raise TraceError(f"is nested more than {_DEEPEST} deep")
+            raise TraceError(f"is nested more than {_DEEPEST} deep", where=f":1:{found.start() + 1}")
 
 
-def _reason(error: InputError, where: str) -> str:
+def _reason(error: InputError) -> str:
     """The message without its position, which the row has, on one line."""
     hint = f"; {error.hint}" if error.hint else ""
-    what = error.what.replace(f"\n{where}: ", "; ")  # of several mistakes in a line
-    return " ".join((what + hint).replace(f"{where}:1:1", "").replace(where, "").split())
+    what = re.sub(r"\n(:1:\d+)?: ", "; ", error.what)  # of several mistakes in a line
+    return " ".join((what + hint).split())
 
 
 JSON_LINES = _JsonLines()

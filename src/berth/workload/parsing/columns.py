@@ -12,9 +12,9 @@ import polars as pl
 
 from berth.arrays import BoolArray, FloatArray, Int64Array
 from berth.workload.parsing.csv_rows import Block
+from berth.workload.shapes import LONGEST_S
 from berth.workload.trace import BadRow, BadRowCollector
 
-LONGEST_S = 1e10  # about 300 years: the upper bound of every time in a trace
 MAX_GPUS = float(2**31 - 1)
 _FIRST_DATE_S, _LAST_DATE_S = 0.0, 4_102_444_800.0  # the years 1970 to 2099
 
