@@ -26,7 +26,7 @@ INTERPRETED := $(FAST) -k "not ($(shell echo $(TOO_LONG) | sed 's/ / or /g'))" \
   $(call unit,train/servers,codec routing request_queue tickets)
 
 .PHONY: help demo test kernels fast-torch fast-live fast-rest test-gpu check soak coverage mutants lint lint-web format docs docs-plan docs-waiting papers profiles clean bench bench-page bench-network bench-network-packets \
-	bench-simulate bench-policies bench-waiting bench-one-job bench-plan bench-plan-learned bench-plan-truth bench-plan-stages bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
+	bench-simulate bench-policies bench-waiting bench-types bench-one-job bench-plan bench-plan-learned bench-plan-truth bench-plan-stages bench-plan-methods bench-train bench-train-modes bench-tables bench-train-peers bench-live bench-dashboard
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -126,6 +126,9 @@ bench-policies: $(VENV)/.dev ## the default policy against every other, whatever
 
 bench-waiting: $(VENV)/.dev ## berth's rules about places against delay scheduling, over load, congestion and mix
 	@$(BIN)/python benchmarks/policies.py
+
+bench-types: $(VENV)/.dev ## gangs that choose among device types on mixed clusters, against those that take what is free
+	@$(BIN)/python benchmarks/device_types.py
 
 bench-one-job: $(VENV)/.dev ## shape, place and time chosen together, against the best fixed shape per job
 	@$(BIN)/python benchmarks/one_job.py

@@ -133,6 +133,16 @@ BENCHMARKS = (
         always=False,
     ),
     Benchmark(
+        "device_types",
+        "Gangs on mixed clusters",
+        "bench-types",
+        "Gangs that name no device type, on clusters with several: `berth` lets each choose by how fast it is there\n"
+        "and when that comes free. Modelled; a ratio is berth's figure over the other's, below 1 is better. Not part\n"
+        "of `make bench`. More: [jobs with parts and alternatives](design/one-job.md).",
+        headline=("Cells: all", "mean JCT", "mean JCT of gangs that choose their device type, modelled: {}"),
+        always=False,
+    ),
+    Benchmark(
         "dashboard",
         "The dashboard",
         "bench-dashboard",

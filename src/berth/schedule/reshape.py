@@ -61,6 +61,8 @@ def change_shape(world: World, row: int, now: float) -> bool:
     tier, group = -1, -1
     if not over_quota(world, row, best):
         tier, group = find_shape(world, best, world.shapes[best].widest_tier, False)
+    if best == job.shape and tier >= job.tier:
+        tier = -1  # no nearer place is free
     if tier >= 0:
         gain_s = gain_of(world, row, best, tier)
     if tier < 0 or gain_s <= least_gain_s(world, best):

@@ -119,6 +119,8 @@ class Rules:
     # a gang starts on free devices only where at most one other job sends over each link that it would use, and
     # its message is below this share of that job's; inf: links may be shared by all
     link_ratio: float = math.inf
+    # in simulations a gang chooses among the device types that it accepts, by how fast each is and when it comes free
+    choose_types: bool = False
     keeps_state: bool = True  # `update` and `tie_break` are called, where the policy has them
     learn_timers: bool = False  # `observe` is called with how long jobs waited
     eviction_s: float | None = None  # what moving a job costs under this policy; None: as the run is set

@@ -14,6 +14,7 @@ jobs of a pass at most do.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from berth.native.deferred import deferred
 from berth.native.kernels import inlined, kernel
@@ -21,7 +22,7 @@ from berth.schedule.links import shape_may_send
 from berth.schedule.placement import limited_links
 from berth.schedule.progress import restore_cost_s
 from berth.schedule.reasons import ReasonCode
-from berth.schedule.records import MAX_DEVICE_TYPES, MAX_TIERS, JobStatus, World
+from berth.schedule.records import MAX_DEVICE_TYPES, MAX_TIERS, EstimateKind, JobStatus, World
 from berth.schedule.reservation import A_MOMENT_S, running_by_end, soonest_for_need
 from berth.schedule.scarcity import (
     LARGE,
@@ -137,7 +138,7 @@ def best_now(world: World, row: int, open_: bool, size: float, any_type: bool) -
             world, row, number, shape.nearest_tier, size
         ) >= least_s:
             continue
-        tier, group = find_shape(world, number, shape.widest_tier, open_)
+        tier, group = find_shape(world, number, widest_tier_of(job, shape), open_)
         if limited_links(world, tier) and not shape_may_send(world, number, tier, group):
             continue
         if tier >= 0:
@@ -145,6 +146,14 @@ def best_now(world: World, row: int, open_: bool, size: float, any_type: bool) -
             if cost_s < least_s:
                 best, best_tier, best_group, least_s = number, tier, group, cost_s
     return best, best_tier, best_group, least_s
+
+
+@inlined
+def widest_tier_of(job: Any, shape: Any) -> int:
+    """Where a job may start; one that can't be moved, and of unknown duration, only where distance hardly slows it."""
+    unknown = not job.movable and job.estimate_kind != EstimateKind.TRACKED
+    slowed = shape.slowdown[shape.widest_tier] > 1.01 * shape.slowdown[shape.nearest_tier]
+    return int(shape.nearest_tier if unknown and slowed else shape.widest_tier)
 
 
 @kernel

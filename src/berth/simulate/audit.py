@@ -63,7 +63,10 @@ def audit(run: Run) -> AuditReport:
         frozenset(run.unfinished), bool(run.livelock), strict=bool(rules["blocked"] == Blocked.STOP)
     )
     farther = bool(rules["defragment_farther"])
-    violations = check(log, run.cluster, run.trace, setting, run, ending, farther=farther)
+    chosen = len(run.world.shapes) > 0
+    violations = check(
+        log, run.cluster, run.trace, setting, run, ending, farther=farther, gangs_choose=chosen
+    )
     violations += _missing_devices(run)
     return AuditReport(tuple(violations), len(log), len(run.trace))
 
@@ -94,12 +97,13 @@ def check(
     ending: Ending | None = None,
     *,
     farther: bool = False,
+    gangs_choose: bool = False,
 ) -> list[Violation]:
     """The violations in a log; with `run`, also where its records differ from the log.
 
-    `farther`: a job that steps aside may move to a farther place.
+    `farther`: a job that steps aside may move to a farther place. `gangs_choose`: among device types.
     """
-    replay = LogReplay(cluster, trace, setting.quotas, farther)
+    replay = LogReplay(cluster, trace, setting.quotas, farther, gangs_choose)
     replay.play(log, ending)
     if run is not None and not replay.violations:  # a log that is wrong in itself proves no record wrong
         speeds = _Speeds(cluster, setting, run)

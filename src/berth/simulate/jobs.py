@@ -59,11 +59,13 @@ def read_jobs(
     estimates: Estimates = "known",
     preemptible: float = 1.0,
     quotas: Mapping[str, int] | None = None,
+    gangs_choose: bool = False,
     as_columns: bool = False,
 ) -> Jobs:
     """The records of a trace's jobs on a cluster. `estimate_error` 0.5: remaining times are known to +-50 % only.
 
-    `as_columns`: of a trace without alternatives, as columns from which records are made later.
+    `gangs_choose`: gangs choose among device types even if no job has alternatives. `as_columns`: of a trace without
+    alternatives, as columns from which records are made later.
     """
     count = len(trace.submit_s)
     records = JobColumns(new_jobs(1), count) if as_columns else new_jobs(count)
@@ -86,7 +88,7 @@ def read_jobs(
     if len(usable_types(cluster)) < len(cluster.device_types):  # plain gangs ask for GPUs
         records["device_type_mask"] = sum(1 << index for index in usable_types(cluster))
     shapes = describe_offers(records, trace, cluster, network)
-    if len(shapes.shapes) and len(usable_types(cluster)) > 1:
+    if (len(shapes.shapes) or gangs_choose) and len(usable_types(cluster)) > 1:
         describe_gangs(records, models, cluster, fabric, network, shapes)
     over_quota = charge_jobs(records, trace, quotas or {}, fewest_gpus(records, shapes.shapes))
     return Jobs(records, traffic, models, modelled, too_large, over_quota, shapes)

@@ -85,7 +85,12 @@ class LogReplay:
     """Plays a log event by event; `violations` and `stories` are what it leaves."""
 
     def __init__(
-        self, cluster: Cluster, trace: Trace, quotas: Mapping[str, int] | None = None, farther: bool = False
+        self,
+        cluster: Cluster,
+        trace: Trace,
+        quotas: Mapping[str, int] | None = None,
+        farther: bool = False,
+        gangs_choose: bool = False,
     ) -> None:
         self._farther = farther
         self.cluster = cluster
@@ -110,7 +115,9 @@ class LogReplay:
             fewest = min(map(self._gpus_of, self.stories[job].shapes.values()), default=1 << 40)
             fits = fewest <= self._allowed(job, fewest) and self.stories[job].shapes
             self.stories[job].floor = 0 if fits else None
-        self._gangs_choose = bool(trace.offers) and len(self._usable) > 1  # among device types
+        self._gangs_choose = (bool(trace.offers) or gangs_choose) and len(
+            self._usable
+        ) > 1  # among device types
         self._charged: Counter[str] = Counter()  # devices held by virtual cluster
         self._submitted = dict(zip(trace.job_ids, trace.submit_s.tolist(), strict=True))
         self._used: Counter[tuple[str, str]] = Counter()

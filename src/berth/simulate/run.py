@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from berth.cluster.gpus import gpu_part
+from berth.cluster.gpus import gpu_part, usable_types
 from berth.cluster.model import Cluster, DeviceType
 from berth.errors import InputError
 from berth.native.structs import to_native
@@ -136,7 +136,8 @@ def simulate(
         fabric, network = Fabric(cluster, setting.congestion), NETWORKS[setting.network]
         trace = seconds_here(trace, cluster, fabric, network, setting.mix, setting.seed, reference)
         faults = faults_of(setting.faults, setting.fault_spec, setting.seed, trace, cluster)
-        whole = setting.log or watch is not None or bool(trace.offers) or len(trace) < setting.window_from
+        chosen = bool(trace.offers) or (policy.rules().choose_types and len(usable_types(cluster)) > 1)
+        whole = setting.log or watch is not None or chosen or len(trace) < setting.window_from
         engine = Engine(
             trace,
             cluster,
@@ -177,6 +178,7 @@ class Engine:
             estimates=setting.estimates,
             preemptible=setting.preemptible,
             quotas=setting.quotas,
+            gangs_choose=policy.rules().choose_types,
             as_columns=not whole,
         )
         records = self.jobs.records

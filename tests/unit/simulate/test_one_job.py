@@ -20,6 +20,7 @@ from berth.schedule.shape_table import ShapeTable
 from berth.simulate.audit import audit
 from berth.simulate.engine_state import FAULT, FaultKind
 from berth.simulate.events import digest, event_frame
+from berth.simulate.faults import parse_faults
 from berth.simulate.metrics import summarise
 from berth.simulate.run import Setting, simulate
 from berth.testing import cluster
@@ -519,11 +520,72 @@ def test_a_gang_moves_to_a_faster_type_that_comes_free_and_pays_for_the_restore(
     assert held_types(short, "j1") == ["T4"]  # what is left is less than a restore takes
 
 
-def test_a_gang_without_jobs_with_shapes_beside_it_starts_where_devices_are_free_and_stays():
-    rows = [(0.0, (4, 100.0)), (1.0, (4, 60_000.0)), *((1000.0 * at, (1, 1.0)) for at in range(1, 12))]
-    done = run(trace(rows), cluster(TYPES_OF_GANGS), setting=APART)
-    assert done.records["moves"].sum() == 0
-    assert first_starts(done)[:2] == [0.0, 1.0]
+ONLY_GANGS = [(0.0, (4, 100.0)), (1.0, (4, 60_000.0)), *((1000.0 * at, (1, 1.0)) for at in range(1, 12))]
+
+
+def test_without_jobs_with_shapes_gangs_start_where_devices_are_free_and_stay_unless_the_policy_lets_them_choose():
+    machines = cluster(TYPES_OF_GANGS)
+    first_free = run(trace(ONLY_GANGS), machines, "fit-first", setting=APART)
+    assert (held_types(first_free, "j1"), first_starts(first_free)[:2]) == (["T4"], [0.0, 1.0])
+    chosen = run(trace(ONLY_GANGS), machines, setting=APART)
+    assert held_types(chosen, "j1") == ["V100-16"]
+    assert first_starts(chosen)[:2] == [0.0, float(chosen.records["end_s"][0])]
+    assert chosen.records["end_s"][1] < first_free.records["end_s"][1]
+
+
+MANY_GANGS = [(60.0 * at, (1 + at % 5, 500.0 + 900.0 * (at % 7))) for at in range(60)]
+
+
+@pytest.mark.parametrize("policy", ["berth", "berth:order=las"])
+@pytest.mark.parametrize("estimates", ["known", "learned", "none"])
+def test_a_log_of_gangs_that_choose_adds_up(policy, estimates):
+    setting = Setting(
+        congestion=20.0,
+        mix=load_mix("vgg16"),
+        log=True,
+        estimates=estimates,
+        preemptible=0.5,
+        fault_spec=parse_faults("mtbf=12h,mttr=10m,seed=5"),
+    )
+    done = run(
+        trace(MANY_GANGS), cluster([[{"V100": 4}] * 3, [{"V100": 4}] * 3, [{"T4": 4}] * 3]), policy, setting
+    )
+    assert {"T4", "V100-16"} == set(event_frame(done)["device"].drop_nulls().to_list())
+    assert "reshaped" in set(event_frame(done)["reason"].drop_nulls().to_list())
+
+
+def test_two_names_of_one_type_are_as_good_as_one_to_gangs_that_choose(tmp_path):
+    facts = "{kind: gpu, memory: 16GiB, flops: 65TFLOPS, price: $1/h}"
+    two = "{count: 2, devices: {%s: 4}}"
+    means = []
+    for other in ("first", "second"):
+        path = tmp_path / f"{other}.yaml"
+        racks = f"racks: [{{machines: [{two % 'first'}]}}, {{machines: [{two % other}]}}]"
+        path.write_text(f"devices: {{first: {facts}, second: {facts}}}\n{racks}")
+        done = run(trace(MANY_GANGS), load_cluster(str(path)))
+        means.append(float((done.records["end_s"] - done.records["arrival_s"]).mean()))
+    assert means[1] == pytest.approx(means[0], rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("estimates", "starts"), [("known", [0.0, 0.0, 1.0]), ("none", [0.0, 0.0, 200_000.0])]
+)
+def test_of_unknown_duration_a_gang_that_cant_be_moved_takes_no_place_where_distance_slows_it(
+    estimates, starts
+):
+    """One V100 is free on each of two machines, and both T4 are out of service."""
+    rows = [(0.0, (3, 200_000.0)), (0.0, (3, 300_000.0)), (1.0, (2, 9000.0))]
+    machines = cluster([{"V100": 4}, {"V100": 4}, {"T4": 2}])
+    setting = Setting(
+        network="static",
+        log=True,
+        estimates=estimates,
+        preemptible=0.0,
+        mix=load_mix("vgg16"),
+        fault_spec=parse_faults("drain=m2@0s+100h"),
+    )
+    done = run(trace(rows), machines, setting=setting)
+    assert first_starts(done) == starts
 
 
 def test_of_shapes_that_end_at_nearly_the_same_time_the_cheaper_is_taken():
