@@ -7,9 +7,10 @@ from typing import Annotated
 from berth.cli import scenario
 from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Force, Html, option
-from berth.cli.output import check_output, whole_file, write_text
+from berth.cli.output import check_output, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName
+from berth.files import whole_file
 from berth.report import terminal
 from berth.units import format_count
 

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from berth.cli.evaluate import Best, Checkpoint, ModelOfRun, Step, open_saved, shown_progress
 from berth.cli.options import AsJson, Force, option
-from berth.cli.output import check_output, whole_file
+from berth.cli.output import check_output
 from berth.errors import InputError
+from berth.files import whole_file
 from berth.report import terminal
 
 EXAMPLES = (
