@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import BytesIO
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from berth.errors import InputError
 
-_OS_ERROR = re.compile(r"\(os error (\d+)\)")
+if TYPE_CHECKING:
+    import polars as pl
 
 
 def is_stream(path: str | Path) -> bool:
@@ -23,7 +25,7 @@ def is_stream(path: str | Path) -> bool:
 def whole_file(path: str | Path) -> Iterator[Path]:
     """A temporary file that replaces `path`, or the file that it links to, when the block succeeds.
 
-    What is a stream is yielded itself. An error of the system in the block is an InputError.
+    A stream is yielded itself. An OSError in the block is an InputError.
     """
     target = Path(os.path.realpath(path))
     direct = is_stream(path)
@@ -32,20 +34,17 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         yield part
         if not direct:
             part.replace(target)
-    except Exception as error:
-        if (reason := _reason(error)) is None:
-            raise
-        raise InputError(f"can't be written: {reason}", where=str(path)) from None
+    except OSError as error:
+        raise InputError(f"can't be written: {error.strerror or error}", where=str(path)) from None
     finally:
         if not direct:
             with suppress(OSError):  # in a folder that is gone, or not one, there is nothing to remove
                 part.unlink()
 
 
-def _reason(error: Exception) -> str | None:
-    """What the system says; None for other errors. Polars reports a full disk in the text of an error of its own."""
-    if isinstance(error, OSError) and error.strerror:
-        return error.strerror
-    if found := _OS_ERROR.search(str(error)):
-        return os.strerror(int(found[1]))
-    return str(error) if isinstance(error, OSError) else None
+def write_parquet(frame: pl.DataFrame, path: str | Path, **options: Any) -> None:
+    """Write a table by way of memory: polars raises errors of its own on a full disk, without the reason."""
+    packed = BytesIO()
+    frame.write_parquet(packed, **options)
+    with whole_file(path) as part:
+        part.write_bytes(packed.getbuffer())

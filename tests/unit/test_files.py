@@ -11,15 +11,14 @@ import pytest
 
 from berth.cli.output import check_output, write_text
 from berth.errors import InputError
-from berth.files import whole_file
+from berth.files import whole_file, write_parquet
 
 
 @pytest.fixture
 def full_disk():
-    """No file of this process grows beyond 4 KB."""
+    """Limits the size of the files that this process writes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
-    yield
+    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
@@ -66,12 +65,13 @@ def test_a_device_that_is_not_a_stream_is_refused(tmp_path, monkeypatch):
         check_output(str(path), force=True, option="--html")
 
 
-@pytest.mark.parametrize("write", ["write_parquet", "write_csv"])
-def test_a_full_disk_is_one_message_and_leaves_nothing(write, full_disk, tmp_path):
+@pytest.mark.parametrize("limit", [1, 4096, 10_000])
+def test_a_full_disk_is_one_message_and_leaves_nothing(limit, full_disk, tmp_path):
     frame = pl.DataFrame({"id": [os.urandom(20).hex() for _ in range(1000)]})
     path = tmp_path / "jobs"
-    with pytest.raises(InputError) as refused, whole_file(path) as part:
-        getattr(frame, write)(part)
+    full_disk(limit)
+    with pytest.raises(InputError) as refused:
+        write_parquet(frame, path)
     assert str(refused.value) == f"{path}: can't be written: File too large"
     assert not list(tmp_path.iterdir())
 

@@ -15,7 +15,6 @@ from berth.cli.options import AsJson, Force, Html, flag, option
 from berth.cli.output import check_output, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName, WhatIfOptions
-from berth.files import whole_file
 from berth.report import terminal
 from berth.units import format_count
 
@@ -160,8 +159,7 @@ def _write(runs: list[PolicyRun], logs: dict[str, str], html: str | None, notes:
     written = []
     for one in runs:
         if one.run.policy in logs:
-            with whole_file(logs[one.run.policy]) as part:
-                write_events(one.run, part)
+            write_events(one.run, logs[one.run.policy])
             written.append(logs[one.run.policy])
     if html is not None:
         write_text(html, report_page(runs, notes))

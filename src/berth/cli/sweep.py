@@ -22,7 +22,7 @@ from berth.cli.scenario_options import (
 )
 from berth.errors import InputError, UnknownNameError
 from berth.extras import require
-from berth.files import whole_file
+from berth.files import write_parquet
 from berth.report import terminal
 from berth.units import format_count
 
@@ -140,8 +140,7 @@ def sweep(
     for page in pages:
         write_text(page, maps_page(shown, notes))
     for table in tables:
-        with whole_file(table) as part:
-            sweep_frame(rows).write_parquet(part)
+        write_parquet(sweep_frame(rows), table)
     if as_json:
         terminal.print_json(
             {
