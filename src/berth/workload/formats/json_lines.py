@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Annotated, Any, Self
 
 import polars as pl
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from berth.errors import InputError, TraceError
 from berth.spec import validate
@@ -29,19 +29,21 @@ from berth.workload.trace import NEEDED, OPTIONAL, BadRow, BadRowCollector
 _PLAIN = (*NEEDED, *OPTIONAL)
 _DEEPEST = 64  # as in YAML, see `berth.spec`
 _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')  # texts too: their brackets do not count
+# an id may be a number, as in CSV
+_Id = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 _Alternatives = Annotated[list[ShapeSpec], Field(min_length=1, max_length=MAX_ALTERNATIVES)]
 
 
 class JobLine(OfferSpec):
     """One line."""
 
-    job_id: Annotated[str, Field(min_length=1)]
+    job_id: Annotated[_Id, Field(min_length=1)]
     submit_s: float
     num_gpu: Annotated[int, Field(gt=0, lt=2**31)] | None = None
     duration_s: Annotated[float, Field(gt=0)] | None = None
     model: str | None = None
-    user: str | None = None
-    vc: str | None = None
+    user: _Id | None = None
+    vc: _Id | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     device: str | None = None
     name: str | None = None
