@@ -9,11 +9,12 @@ import typer
 
 from berth.errors import InputError
 from berth.files import is_stream, whole_file
+from berth.report.terminal import printable
 
 
 def notify(text: str) -> None:
     """Print a line to standard error."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def check_output(path: str | None, force: bool, *, option: str) -> None:
