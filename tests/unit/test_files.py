@@ -49,6 +49,12 @@ def test_a_link_keeps_leading_to_its_file(tmp_path):
     assert page.read_text() == "new"
 
 
+def test_links_in_a_circle_are_refused(tmp_path):
+    (tmp_path / "page.html").symlink_to("page.html")
+    with pytest.raises(InputError, match="lead to themselves"):
+        check_output(str(tmp_path / "page.html"), force=True, option="--html")
+
+
 def test_files_with_the_name_of_a_temporary_one_are_left_alone(tmp_path):
     foreign = tmp_path / "page.html.part"
     foreign.write_text("foreign")

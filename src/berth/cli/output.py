@@ -31,7 +31,10 @@ def check_output(path: str | None, force: bool, *, option: str) -> None:
         )
     if target.exists() and not stream and not force:
         raise InputError("exists already", where=path, hint="choose another name, or give --force")
-    folder = Path(os.path.realpath(path)).parent
+    leads_to = Path(os.path.realpath(path))
+    if leads_to.is_symlink():
+        raise InputError("can't be written: its symbolic links lead to themselves", where=path)
+    folder = leads_to.parent
     if not stream and not folder.is_dir():
         raise InputError("can't be written: there is no such folder", where=path)
     if not os.access(target if target.exists() else folder, os.W_OK):

@@ -159,7 +159,7 @@ def absent_types_of(trace: Trace, cluster: Cluster) -> AbsentTypes:
 
 
 def _unknown_type(name: str, cluster: Cluster, where: str | None) -> str:
-    near = nearest(name, [*(kind.name for kind in cluster.device_types), *known_names()])
+    near = nearest(name, [kind.name for kind in cluster.device_types]) or nearest(name, known_names())
     meant = f", did you mean {near!r}?" if near else ""
     return f"{where}: no device type is called {name!r}{meant}"
 

@@ -566,6 +566,10 @@ def test_a_trace_of_absent_device_types_only_is_refused_for_that_reason(berth, t
     assert code == 2
     assert err.startswith(f"error: {path}: no job can ever start: V100-I6 is not in the cluster\n")
     assert f"{path}:1: no device type is called 'V100-I6', did you mean 'V100-16'?" in err
+    path = write_offers(tmp_path / "near.jsonl", a=[{"G100": 4}], b=[{"H100": 1}])
+    code, out, _ = berth("simulate", path, "--cluster", "1x1x8:H100", "--policy", "fifo", "--json")
+    assert code == 0
+    assert f"{path}:1: no device type is called 'G100', did you mean 'H100'?" in json.loads(out)["notes"]
     path = write_offers(tmp_path / "others.jsonl", a=[{"T4": 4}])
     code, _, err = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
     assert code == 2
