@@ -295,10 +295,9 @@ def make_summary(found: dict[str, Results]) -> str:
 
 {_MADE}
 
-How fast berth is, and how good its decisions are. Most figures are ratios (×) to another program or policy in the same
-run. A *bar* is the limit that a figure is held to; a benchmark that misses one fails. **{met} of {len(bars)} bars are
-met**; how far off the others are is [below](#bars-that-are-missed). `make bench` measures all of this in {minutes:.0f}
-minutes and writes this page and [all figures]({FIGURES}), with their spread and the machine.
+How fast berth is, and how good its decisions are. Most figures are ratios (×) to another program or policy in the
+same run. A *bar* is the limit that a figure is held to. **{met} of {len(bars)} bars are met**, the others are
+[below](#bars-that-are-missed). `make bench` takes {minutes:.0f} minutes; [all figures]({FIGURES}) have their spread.
 
 {table}
 

@@ -270,7 +270,8 @@ def _message(detail: Any, model: type[Spec]) -> str:
         return f"is empty; it needs at least {context['min_length']}"
     if isinstance(context.get("error"), InputError):
         return str(context["error"]).replace("\n ", ";")
-    return f"{detail['msg'][:1].lower()}{detail['msg'][1:]}{_GIVEN}{detail['input']!r:.60})"
+    text = re.sub(r" or instance of \w+", "", detail["msg"])  # a class of berth
+    return f"{text[:1].lower()}{text[1:]}{_GIVEN}{detail['input']!r:.60})"
 
 
 def _all_fields(model: type[BaseModel]) -> set[str]:

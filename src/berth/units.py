@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from berth.errors import QuantityError
 
+_NOISE_S = 1e-10  # shorter times are rounding errors of sums
 MAX_CONGESTION = 1e6  # links slower by more have stopped
 _QUANTITY = re.compile(r"^\s*(\$?)\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*$")
 
@@ -157,7 +158,7 @@ def format_wait(value: float) -> str:
 
 
 def format_seconds(value: float) -> str:
-    """Two units at most above a minute (`2h30m`), three digits below (`1.25s`, `936ns`)."""
+    """Two units at most above a minute (`2h30m`), three digits below (`1.25s`, `936ns`); below a tenth of a ns `0s`."""
     if value < 0:
         return "-" + format_seconds(-value)
     if not math.isfinite(value):
@@ -167,7 +168,7 @@ def format_seconds(value: float) -> str:
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"), (1e-9, "ns")):
         if value >= factor * 0.9995:
             return f"{_digits(value / factor)}{unit}"
-    return "0s" if value == 0 else f"{_digits(value / 1e-9)}ns"
+    return "0s" if value < _NOISE_S else f"{_digits(value / 1e-9)}ns"
 
 
 def _format_long(whole: int) -> str:

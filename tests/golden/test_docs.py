@@ -82,6 +82,7 @@ def test_commands_of_a_page_work_one_after_the_other_and_its_python_too(page, tm
                 assert "[exit" not in output, f"{page.name}: {command}\n{output}"
                 shown = "" if page.name == MEASURED_HERE else shown_outputs(page).get(command, "")
                 assert missing_words(shown, output) == [], f"{page.name}: {command}\n{output}"
+                assert stale_counts(shown, output) == [], f"{page.name}: {command}\n{output}"
         for program in scripts(page):
             (folder / "page.py").write_text(program)
             output = transcripts.run("python page.py", folder, programs())
@@ -104,6 +105,11 @@ def missing_words(shown: str, printed: str) -> list[str]:
     return [piece for piece in pieces if piece not in whole]
 
 
+def stale_counts(shown: str, printed: str) -> list[str]:
+    """Shown lines that count moments and are printed otherwise: these numbers depend on no machine."""
+    return [line for line in shown.splitlines() if " moments of " in line and line not in printed]
+
+
 def masked(text: str) -> str:
     """Words in one line, with numbers, tables' lines and marks of the best value left out."""
     words = re.sub(r"[─│*]", " ", text).split()
@@ -113,6 +119,11 @@ def masked(text: str) -> str:
 def test_a_changed_word_is_found_and_a_changed_number_is_not():
     assert missing_words("12 jobs in 3h\n...\nwrote a.html", "14 jobs in 5m10s\nmore\nwrote a.html") == []
     assert missing_words("12 jobs in 3h", "14 tasks in 3h") == ["# jobs in #"]
+
+
+def test_a_changed_count_of_moments_is_found():
+    assert stale_counts("a: 4 moments of 6 scenarios", "a: 4 moments of 6 scenarios\n") == []
+    assert stale_counts("a: 4 moments of 6 scenarios", "a: 5 moments of 6 scenarios\n") != []
 
 
 def scripts(page: Path) -> list[str]:

@@ -70,6 +70,7 @@ def test_refuses_ambiguous_text_and_shows_an_example(read, text, complaint):
 
 PRINTED = [
     (units.format_seconds, 0, "0s"),
+    (units.format_seconds, 1.67e-15, "0s"),
     (units.format_seconds, 936.25e-9, "936ns"),
     (units.format_seconds, 0.0005, "500us"),
     (units.format_seconds, 1.25, "1.25s"),

@@ -7,9 +7,10 @@ from typing import Annotated
 from berth.cli import scenario
 from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Force, Html, option
-from berth.cli.output import check_output, whole_file, write_text
+from berth.cli.output import check_output, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName
+from berth.files import write_parquet
 from berth.report import terminal
 from berth.units import format_count
 
@@ -66,8 +67,7 @@ def compare(
         )
     files = [file for file in (parquet, html) if file is not None]
     if parquet is not None:
-        with whole_file(parquet) as part:
-            found.frame().write_parquet(part)
+        write_parquet(found.frame(), parquet)
     if html is not None:
         write_text(html, comparison_page(found, built.trace.source, built.cluster.name, notes))
     if as_json:

@@ -13,6 +13,7 @@ import typer
 from berth.cli.commands import NAMES, build
 from berth.errors import BerthError
 from berth.extras import MODULES, missing
+from berth.report.terminal import printable
 
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]  # typer vendors click, or depends on it
 BAD_INPUT, CLOSED_PIPE = 2, 141
@@ -59,7 +60,7 @@ def _run() -> int:
         if message is None or "--debug" in sys.argv:
             raise
         if message:
-            typer.echo(f"error: {message}", err=True)
+            typer.echo(f"error: {printable(message)}", err=True)
         return error.exit_code if isinstance(error, BerthError) else BAD_INPUT
     return code if isinstance(code, int) else 0
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import typer
 
 from berth.errors import InputError
+from berth.files import is_stream, whole_file
+from berth.report.terminal import printable
 
 
 def notify(text: str) -> None:
     """Print a line to standard error."""
-    typer.echo(text, err=True)
+    typer.echo(printable(text), err=True)
 
 
 def check_output(path: str | None, force: bool, *, option: str) -> None:
@@ -24,11 +24,20 @@ def check_output(path: str | None, force: bool, *, option: str) -> None:
     target = Path(path)
     if target.is_dir():
         raise InputError("is a folder, not a file", where=path, hint=f"{option} names a file to write")
-    if target.exists() and not force:
+    stream = is_stream(target)
+    if target.exists() and not stream and not target.is_file():
+        raise InputError(
+            "is a device or a socket, not a file", where=path, hint=f"{option} names a file to write"
+        )
+    if target.exists() and not stream and not force:
         raise InputError("exists already", where=path, hint="choose another name, or give --force")
-    if not target.parent.is_dir():
+    leads_to = Path(os.path.realpath(path))
+    if leads_to.is_symlink():
+        raise InputError("can't be written: its symbolic links lead to themselves", where=path)
+    folder = leads_to.parent
+    if not stream and not folder.is_dir():
         raise InputError("can't be written: there is no such folder", where=path)
-    if not os.access(target if target.exists() else target.parent, os.W_OK):
+    if not os.access(target if target.exists() else folder, os.W_OK):
         raise InputError("can't be written: not allowed", where=path)
 
 
@@ -47,16 +56,3 @@ def write_text(path: str, text: str) -> None:
     """Write a text file atomically."""
     with whole_file(path) as part:
         part.write_text(text, encoding="utf-8")
-
-
-@contextmanager
-def whole_file(path: str) -> Iterator[Path]:
-    """A temporary file that replaces `path` when the block succeeds."""
-    part = Path(f"{path}.part")
-    try:
-        yield part
-        part.replace(path)
-    except OSError as error:
-        raise InputError(f"can't be written: {error.strerror or error}", where=path) from None
-    finally:
-        part.unlink(missing_ok=True)

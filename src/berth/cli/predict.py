@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 from berth.cli.evaluate import Best, Checkpoint, ModelOfRun, Step, open_saved, shown_progress
 from berth.cli.options import AsJson, Force, option
-from berth.cli.output import check_output, whole_file
+from berth.cli.output import check_output
 from berth.errors import InputError
+from berth.files import whole_file, write_parquet
 from berth.report import terminal
 
 EXAMPLES = (
@@ -68,9 +69,9 @@ def _write(path: str, parts: list[tuple[Any, Any]], names: tuple[str, ...]) -> i
         columns = {f"prediction of {name}": predictions[:, task] for task, name in enumerate(names)}
         columns |= {name: labels[:, task] for task, name in enumerate(names)}
     frame = pl.DataFrame(columns)
-    with whole_file(path) as part:
-        if path.endswith(".csv"):
+    if path.endswith(".csv"):
+        with whole_file(path) as part:
             frame.write_csv(part)
-        else:
-            frame.write_parquet(part)
+    else:
+        write_parquet(frame, path)
     return len(frame)

@@ -98,6 +98,8 @@ class Scenario:
             left_out = format_count(absent.alternatives, "alternative")
             are = "is" if absent.alternatives == 1 else "are"
             notes.append(f"{left_out} {are} left out: {_not_in_cluster(absent.names)}")
+            if absent.mistyped:
+                notes.append(absent.mistyped)
         without = set(absent.jobs)
         for why, jobs in (
             ("all alternatives ask for devices that are not in the cluster", absent.jobs),
@@ -171,7 +173,8 @@ def build_scenario(
         raise InputError(
             f"no job can ever start: {_not_in_cluster(absent.names)}{others}",
             where=trace,
-            hint=f"{changed.name} has {', '.join(kind.name for kind in changed.device_types)}",
+            hint=absent.mistyped
+            or f"{changed.name} has {', '.join(kind.name for kind in changed.device_types)}",
         )
     if len(large) == len(jobs) and jobs.offers:
         raise InputError(

@@ -12,7 +12,7 @@ from berth.cli import scenario
 from berth.cli.interrupt import report_interrupt
 from berth.cli.option_groups import expand_options
 from berth.cli.options import AsJson, Force, Html, flag, option
-from berth.cli.output import check_output, whole_file, write_text
+from berth.cli.output import check_output, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.scenario_options import ClusterName, PolicyNames, ScenarioOptions, TraceName, WhatIfOptions
 from berth.report import terminal
@@ -161,8 +161,7 @@ def _write(runs: list[PolicyRun], logs: dict[str, str], html: str | None, notes:
     written = []
     for one in runs:
         if one.run.policy in logs:
-            with whole_file(logs[one.run.policy]) as part:
-                write_events(one.run, part)
+            write_events(one.run, logs[one.run.policy])
             written.append(logs[one.run.policy])
     if html is not None:
         write_text(html, report_page(runs, notes))

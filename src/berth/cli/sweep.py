@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from berth.cli import scenario
 from berth.cli.interrupt import report_interrupt
 from berth.cli.options import AsJson, Force, Html, option
-from berth.cli.output import check_folder, check_output, whole_file, write_text
+from berth.cli.output import check_folder, check_output, write_text
 from berth.cli.progress import progress_bar
 from berth.cli.quantities import congestions, numbers
 from berth.cli.scenario_options import (
@@ -22,6 +22,7 @@ from berth.cli.scenario_options import (
 )
 from berth.errors import InputError, UnknownNameError
 from berth.extras import require
+from berth.files import write_parquet
 from berth.report import terminal
 from berth.units import format_count
 
@@ -139,8 +140,7 @@ def sweep(
     for page in pages:
         write_text(page, maps_page(shown, notes))
     for table in tables:
-        with whole_file(table) as part:
-            sweep_frame(rows).write_parquet(part)
+        write_parquet(sweep_frame(rows), table)
     if as_json:
         terminal.print_json(
             {

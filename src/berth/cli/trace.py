@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from berth.cli import complete, trace_generate
@@ -43,10 +43,11 @@ def info(
 ) -> None:
     """Show sizes, durations and load of a trace, and its bad rows."""
     from berth.report.trace import print_trace
-    from berth.workload.summary import summarise_trace
+    from berth.workload.summary import summarise_trace, unknown_names
 
     capacity = _capacity(cluster) if cluster else None
     trace = _read(file, strict, format)
+    trace = replace(trace, notes=(*trace.notes, *unknown_names(trace)))
     summary = summarise_trace(trace)
     offered = _offered(trace, summary, *capacity) if capacity else None
     if as_json:

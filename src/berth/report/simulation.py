@@ -24,13 +24,13 @@ _BEST = "*"
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One row: its name, its value, how it is written, and whether less of it is better."""
+    """One row: its name, its value, how it is written, and whether less of it is better; None: neither is."""
 
     name: str
     short: str
     value: Callable[[Summary], float | None]
     text: Callable[[float], str]
-    less_is_better: bool = False
+    less_is_better: bool | None = None
 
 
 def _hours(gpu_s: float) -> str:
@@ -70,8 +70,8 @@ METRICS = (
     Metric("p99 wait", "p99 wait", lambda s: s.p99_wait_s, format_seconds, True),
     Metric("mean slowdown", "slowdown", lambda s: s.mean_slowdown, _ratio, True),
     Metric("p95 slowdown", "p95 slowdown", lambda s: s.p95_slowdown, _ratio, True),
-    Metric("fairness (Jain)", "fairness", lambda s: s.fairness, _ratio),
-    Metric("goodput", "goodput", lambda s: s.goodput, _percent),
+    Metric("fairness (Jain)", "fairness", lambda s: s.fairness, _ratio, False),
+    Metric("goodput", "goodput", lambda s: s.goodput, _percent, False),
     Metric("GPU use", "GPU use", lambda s: s.gpu_utilisation, _percent),
     Metric("fragmentation", "fragm.", lambda s: s.fragmentation, _percent, True),
     Metric("exposed comm. GPU-h", "comm. GPU-h", lambda s: s.exposed_comm_gpu_s, _hours, True),
@@ -163,10 +163,10 @@ def best(metric: Metric, results: Sequence[Summary]) -> list[bool]:
     # if jobs never finish, the figures of the others are not comparable
     values = [None if result.unfinished else metric.value(result) for result in results]
     known = [value for value in values if value is not None]
-    if not metric.less_is_better or len(known) < 2:
+    if metric.less_is_better is None or len(known) < 2:
         return [False] * len(results)
-    least = metric.text(min(known))
-    found = [value is not None and metric.text(value) == least for value in values]
+    first = metric.text(min(known) if metric.less_is_better else max(known))
+    found = [value is not None and metric.text(value) == first for value in values]
     return [False] * len(results) if all(found) else found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -14,15 +15,21 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tabs and ends of lines
 _BLOCKS = " ▏▎▍▌▋▊▉█"
 
 
 def console() -> Console:
     """Standard output; when it is not a terminal it is plain and $COLUMNS wide, or 80, so piped output is stable."""
-    from rich.console import Console
+    from berth.report.printable import PrintableConsole
 
     width = None if sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdigit() else 80
-    return Console(width=width, highlight=False, soft_wrap=False)
+    return PrintableConsole(width=width, highlight=False, soft_wrap=False)
+
+
+def printable(text: str) -> str:
+    """Text with control characters escaped: ids of a trace must not send sequences to the terminal."""
+    return _CONTROL.sub(lambda found: repr(found[0])[1:-1], text)
 
 
 def table(
@@ -45,7 +52,7 @@ def table(
     for index, column in enumerate(columns):
         result.add_column(column, justify="left" if index < left else "right", overflow="fold")
     for row in rows:
-        result.add_row(*(Text(cell) for cell in row))
+        result.add_row(*(Text(printable(cell)) for cell in row))
     return result
 
 
@@ -92,7 +99,7 @@ def print_listing(
     """
     from rich.text import Text
 
-    cells = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    cells = [[Text(printable(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
     widths = [
         max(len(name), *(row[at].cell_len for row in cells)) if cells else len(name)
         for at, name in enumerate(columns)

@@ -40,6 +40,7 @@ from berth.workload.trace import Trace
 Method = Literal["seeds", "resampled"]
 Verdict = Literal["better", "worse", "within noise", "the same", "no interval"]
 
+_CHANGE = "a change is the median of the changes trace by trace, not the ratio of the two columns"
 _SLIGHT = 0.001  # a tenth of a percent, the last digit that reports print
 DEFAULT_SEEDS: dict[Method, int] = {"seeds": 10, "resampled": FEWEST_RESAMPLED}
 
@@ -158,12 +159,13 @@ def _how(method: Method, seeds: int, chance: Sequence[str]) -> str:
     also = f", each with its own {' and '.join(chance)}" if chance else ""
     fewest = FEWEST_SEEDS if method == "seeds" else FEWEST_RESAMPLED
     if seeds < fewest:
-        over = f"medians of {seeds} generated traces" if seeds > 1 and method == "seeds" else "one trace"
-        return f"{over}, the same for every policy; no intervals: they need --seeds {fewest} or more"
+        several = seeds > 1 and method == "seeds"
+        over = f"medians of {seeds} generated traces" if several else "one trace"
+        none = f"; no intervals: they need --seeds {fewest} or more"
+        return f"{over}, the same for every policy{f'; {_CHANGE}' if several else ''}{none}"
     if method == "seeds":
-        return (
-            f"medians of {seeds} generated traces{also}, the same for every policy; intervals of the median"
-        )
+        over = f"medians of {seeds} generated traces{also}, the same for every policy"
+        return f"{over}; {_CHANGE}; intervals of the median"
     drawn = f"{seeds - 1} traces resampled from it in blocks of jobs{also}"
     return f"times and changes are of this trace; intervals are of the median over traces like it ({drawn})"
 

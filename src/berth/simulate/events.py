@@ -19,6 +19,7 @@ import polars as pl
 
 from berth.cluster.serialize import cluster_to_dict
 from berth.errors import InputError
+from berth.files import write_parquet
 from berth.schedule.reasons import CODES
 from berth.schedule.records import Array
 from berth.simulate.engine_state import Event
@@ -74,7 +75,7 @@ def event_frame(run: Run) -> pl.DataFrame:
 
 def write_events(run: Run, path: str | Path) -> None:
     """Writes the log of a run as Parquet, with the cluster and the jobs' owners in the file's metadata."""
-    event_frame(run).write_parquet(path, compression="zstd", metadata={_FACTS: _packed(run)})
+    write_parquet(event_frame(run), path, compression="zstd", metadata={_FACTS: _packed(run)})
 
 
 def _packed(run: Run) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from berth.cluster.catalogue import known_names, resolve
 from berth.cluster.gpus import usable_types
 from berth.cluster.memo import per_cluster
 from berth.cluster.model import Cluster
+from berth.errors import nearest
 from berth.network._flow_kernels import RING, TREE
 from berth.network.fabric import Fabric
 from berth.network.flow import alone_s, flow_of
@@ -84,7 +87,14 @@ def read_jobs(
     set_knowledge(records, trace, estimates, preemptible, seed)
     too_large = _floors(records, cluster, trace)
     models, modelled = draw_models(trace, mix, seed)
-    traffic = describe_models(records, models, cluster, fabric, network)
+    traffic = describe_models(
+        records,
+        models,
+        cluster,
+        fabric,
+        network,
+        lambda name: load_profile(name, trace.place_of("model", name)),
+    )
     if len(usable_types(cluster)) < len(cluster.device_types):  # plain gangs ask for GPUs
         records["device_type_mask"] = sum(1 << index for index in usable_types(cluster))
     shapes = describe_offers(records, trace, cluster, network)
@@ -128,21 +138,32 @@ class AbsentTypes:
     """Device types that jobs with alternatives ask for and a cluster lacks, and what is left out for it."""
 
     names: tuple[str, ...] = ()
+    mistyped: str = ""  # of the first that berth does not know either, where it is and what may be meant
     alternatives: int = 0
     jobs: tuple[str, ...] = ()  # ids of those with no other alternative
 
 
 def absent_types_of(trace: Trace, cluster: Cluster) -> AbsentTypes:
     """The device types of a trace's alternatives that the cluster lacks."""
-    names: dict[str, None] = {}
+    names: dict[str, str | None] = {}  # and where each is written first
     alternatives, jobs = 0, []
     for job, offer in trace.offers.items():
-        absent = [found for shape in offer.alternatives if (found := absent_types(shape, cluster))]
-        names.update(dict.fromkeys(name for found in absent for name in found))
-        alternatives += len(absent)
-        if len(absent) == len(offer.alternatives):
+        absent = [absent_types(shape, cluster) for shape in offer.alternatives]
+        for found, where in itertools.zip_longest(absent, offer.where):
+            for name in found:
+                names.setdefault(name, where)
+        alternatives += sum(map(bool, absent))
+        if all(absent):
             jobs.append(job)
-    return AbsentTypes(tuple(names), alternatives, tuple(jobs))
+    unknown = next((name for name in names if resolve(name) is None), None)
+    mistyped = "" if unknown is None else _unknown_type(unknown, cluster, names[unknown])
+    return AbsentTypes(tuple(names), mistyped, alternatives, tuple(jobs))
+
+
+def _unknown_type(name: str, cluster: Cluster, where: str | None) -> str:
+    near = nearest(name, [kind.name for kind in cluster.device_types]) or nearest(name, known_names())
+    meant = f", did you mean {near!r}?" if near else ""
+    return f"{where}: no device type is called {name!r}{meant}"
 
 
 @per_cluster

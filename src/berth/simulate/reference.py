@@ -28,7 +28,11 @@ from berth.workload.trace import Trace
 
 
 def reference_device(
-    cluster: Cluster, name: str | DeviceType | None = None, *, where: str | None = None
+    cluster: Cluster,
+    name: str | DeviceType | None = None,
+    *,
+    where: str | None = None,
+    what: str = "reference device",
 ) -> DeviceType:
     """The device called `name`, of the cluster or of the catalogue; by default the cluster's most common type.
 
@@ -46,12 +50,10 @@ def reference_device(
     own = [kind for kind in cluster.device_types if kind.name in (name, known)]
     if not own and known is None:
         names = {*(kind.name for kind in cluster.device_types), *known_names()}
-        raise UnknownNameError("reference device", name, names, where=where)
+        raise UnknownNameError(what, name, names, where=where)
     device = own[0] if own else known_devices()[str(known)].device
     if device.kind != "gpu":
-        raise InputError(
-            f"reference device {name} is not a GPU", where=where, hint="for example V100 or H100"
-        )
+        raise InputError(f"{what} {name} is not a GPU", where=where, hint="for example V100 or H100")
     return device
 
 
@@ -96,7 +98,8 @@ def seconds_here(
     factor = np.ones(len(trace))
     for row, key in enumerate(zip(models.tolist(), trace.num_gpu.tolist(), devices, strict=True)):
         if key not in factors:
-            factors[key] = _factor(*key, first, cluster, fabric, network)
+            where = trace.place_of("model", key[0])
+            factors[key] = _factor(*key, first, cluster, fabric, network, where)
         factor[row] = factors[key]
     return replace(trace, frame=trace.frame.with_columns(pl.Series("duration_s", trace.duration_s * factor)))
 
@@ -106,8 +109,10 @@ def _devices(trace: Trace, cluster: Cluster, reference: DeviceType) -> Sequence[
     names = trace.frame["device"]
     if names.null_count() == len(trace):
         return [reference] * len(trace)
-    where = f"{trace.source}, column `device`"
-    known = {name: reference_device(cluster, name, where=where) for name in names.unique().drop_nulls()}
+    known = {
+        name: reference_device(cluster, name, where=trace.place_of("device", name), what="device type")
+        for name in names.drop_nulls().unique(maintain_order=True)
+    }
     return [reference if name is None else known[name] for name in names]
 
 
@@ -119,11 +124,12 @@ def _factor(
     cluster: Cluster,
     fabric: Fabric,
     network: int,
+    where: str,
 ) -> float:
     """Seconds on the first type per second on `device`; 1 for a job that fits nowhere."""
     if device == first or not best_placements(cluster, gpus):
         return 1.0
-    profile = load_profile(model)
+    profile = load_profile(model, where)
     here, there = (
         _nearest_s(profile.traffic(kind), gpus, cluster, fabric, network) for kind in (first, device)
     )

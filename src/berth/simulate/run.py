@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,7 @@ import numpy as np
 
 from berth.cluster.gpus import gpu_part, usable_types
 from berth.cluster.model import Cluster, DeviceType
-from berth.errors import InputError
+from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.native.structs import to_native
 from berth.network._contention_kernels import new_flows, new_loads
 from berth.network.fabric import Fabric
@@ -22,6 +23,7 @@ from berth.schedule.decide import phases_for
 from berth.schedule.failures import raise_failure
 from berth.schedule.hooks import hooks
 from berth.schedule.job_columns import JobColumns
+from berth.schedule.policies.registry import load_policy
 from berth.schedule.policy import Policy
 from berth.schedule.records import Array, JobStatus, World
 from berth.schedule.world import new_world
@@ -38,7 +40,7 @@ from berth.simulate.engine_state import (
 )
 from berth.simulate.faults import FaultSpec, faults_of
 from berth.simulate.jobs import Jobs, device_types_of, read_jobs
-from berth.simulate.knowledge import Estimates
+from berth.simulate.knowledge import ESTIMATES, Estimates
 from berth.simulate.livelock import LivelockDetector
 from berth.simulate.policy_errors import located
 from berth.simulate.reference import reference_device, seconds_here
@@ -81,6 +83,20 @@ class Setting:
     # from this many jobs on, a run without a log keeps only what its figures need of a job that has ended
     window_from: int = 250_000
 
+    def __post_init__(self) -> None:
+        if self.network not in NETWORKS:
+            raise UnknownNameError("network", str(self.network), NETWORKS)
+        if self.estimates not in ESTIMATES:
+            raise UnknownNameError("choice of estimates", str(self.estimates), ESTIMATES)
+        for name in ("eviction_s", "eviction_large_s", "checkpoint_s"):
+            if not 0.0 <= (value := getattr(self, name)) < math.inf:
+                what = "can't be negative" if value < 0 else "must be finite"
+                raise QuantityError(f"{name} {value:g}: {what}")
+        if not 0.0 <= self.estimate_error < 1.0:
+            raise QuantityError(f"estimate_error {self.estimate_error:g}: from 0 to below 1")
+        if not 0.0 <= self.preemptible <= 1.0:
+            raise QuantityError(f"preemptible {self.preemptible:g}: from 0 to 1")
+
 
 @dataclass(frozen=True, eq=False)
 class Run:
@@ -116,7 +132,7 @@ class Run:
 def simulate(
     trace: Trace,
     cluster: Cluster,
-    policy: Policy,
+    policy: Policy | str,
     setting: Setting | None = None,
     *,
     name: str | None = None,
@@ -125,10 +141,17 @@ def simulate(
 ) -> Run:
     """Runs the trace to its end: until nothing can happen, or no progress is made (see `Run.unfinished`).
 
-    `progress` is called with the number of jobs that have ended and of all jobs. `watch` is called with the world
-    and the clock, and returns after how many events it wants to be called again.
+    The policy may be its text, as for `--policy`. `progress` is called with the number of jobs that have ended and of
+    all jobs. `watch` is called with the world and the clock, and returns after how many events it wants to be called
+    again.
     """
     setting = setting or Setting()
+    if isinstance(policy, str):
+        name, policy = name or policy, load_policy(policy)
+    if not isinstance(policy, Policy):
+        raise InputError(
+            f"{policy!r} is not a policy", hint="pass an instance of one, or its text: 'fifo', 'mine.py:Mine'"
+        )
     with located(policy):
         check_policy(policy)
         reference = reference_device(cluster, setting.reference_device)

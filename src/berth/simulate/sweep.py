@@ -10,6 +10,7 @@ import hashlib
 import inspect
 import itertools
 import json
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -203,16 +204,24 @@ def sweep(
     keys = [cell.key for cell in cells]
     missing = {key: cell for key, cell in zip(keys, cells, strict=True) if key not in known}
     done = len(cells) - sum(key in missing for key in keys)
-    with file.open("ab") as out:
-        out.truncate(whole)
-        for row in (results or _results)(list(missing.values()), workers):
-            known[json.dumps(row["cell"], sort_keys=True)] = row
-            out.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-            out.flush()
-            done += 1
-            if progress is not None:
-                progress(done, len(cells))
+    if file.exists():
+        os.truncate(file, whole)
+    for row in (results or _results)(list(missing.values()), workers):
+        known[json.dumps(row["cell"], sort_keys=True)] = row
+        _append(row, file)
+        done += 1
+        if progress is not None:
+            progress(done, len(cells))
     return [known[key] for key in keys]
+
+
+def _append(row: Row, file: Path) -> None:
+    try:
+        with file.open("ab") as out:
+            out.write(json.dumps(row, allow_nan=False).encode() + b"\n")
+    except OSError as error:
+        hint = "the cells before are kept: the same command goes on"
+        raise InputError(f"can't be written: {error.strerror}", where=str(file), hint=hint) from None
 
 
 def count_kept(cells: Sequence[Cell], file: Path) -> int:

@@ -32,6 +32,7 @@ from berth.simulate.run import Setting, simulate
 from berth.testing.builders import cluster, jobs
 from berth.testing.check import PolicyError, check_policy
 
+_SLACK = 1e-9  # of keys, relative: they are sums
 _SLACK_S = 0.01  # an answer may change this much before the moment that `wake` gave
 _MODELS = (None, "vgg16", "bert-large", "mobilenetv3")
 _CLUSTERS = ([[4, 4], [4, 4]], [[8, 8]], [[2, 2, 2], [8]])
@@ -115,6 +116,7 @@ class PromiseWatch:
         self.with_cluster = {name for name, function in functions.items() if takes_cluster(function)}
         self.names = names_of(kind)
         self.last: dict[int, _Last] = {}
+        self.waiting: dict[int, Array] = {}  # the record of each job that waits, where order preempts
 
     def __call__(self, world: World, clock: Array) -> int:
         """Checks every job that waits or runs; asks to be called again after one event."""
@@ -163,8 +165,28 @@ class PromiseWatch:
         since = int(job["state"]), float(job["queued_since_s"] if waits else job["started_s"])
         asked = _Last(now, since, keys, allowed_tier, wake if wake > now else math.inf)
         before, self.last[row] = self.last.get(row), asked
+        preempt = self.rules.preempt
+        if isinstance(preempt, PreemptByOrder) and not preempt.period_s:
+            self._check_start(records, job, waits, now, read)
         if before is not None and before.since == since and before.wake - _SLACK_S > now:
             self._compare(row, before, asked, waits)
+
+    def _check_start(self, records: Array, job: Any, waits: bool, now: float, read: tuple[Any, Any]) -> None:
+        """A job that has just started must not go later than it would if it still waited."""
+        row = int(job["id"])
+        waited = self.waiting.pop(row, None)
+        if waits:
+            self.waiting[row] = records.copy()
+        elif waited is not None and job["started_s"] >= now and waited[0]["evictions"] == job["evictions"]:
+            waited["policy_state"] = records["policy_state"]
+            hooks = ("order", "tie_break")[: 1 + self.rules.keeps_state]
+            was, is_ = (
+                tuple(float(self._ask(name, record, now, read)) for name in hooks)
+                for record in (waited, records)
+            )
+            if is_ > was and not np.allclose(is_, was, rtol=_SLACK, atol=0.0):
+                what = f"is {is_[0]!r} once it runs, and {was[0]!r} if it still waits"
+                self._refuse("order", row, now, what, _EVICTED)
 
     def _check_cost(self, records: Array, victim: int, now: float, params: Any) -> None:
         """The cost of a victim must be infinite for jobs that do not go before it, and the same for all others."""
@@ -251,4 +273,5 @@ def totals_of(world: World, job: Any, now: float) -> View:
 
 _HOOKS = "update", "order", "tie_break", "allowed_tier", "wake", "cost"
 _SAME_STATE = "`update` must leave the same state when it is called twice at the same time"
+_EVICTED = "where order preempts, a job must not go later by starting: it would be evicted at once"
 _SAME = "`order` must give the same answer when it is asked twice at the same time"

@@ -161,21 +161,30 @@ class CollectionSpec(Spec):
     profiles: dict[str, ProfileSpec]
 
 
-def load_profile(name_or_path: str | Path) -> JobProfile:
-    """A profile by name or alias (whatever its case), or from a YAML file."""
+def load_profile(name_or_path: str | Path, where: str | None = None) -> JobProfile:
+    """A profile by name or alias (whatever its case), or from a YAML file; `where` an unknown name was written."""
     text = str(name_or_path)
-    if text.endswith((".yaml", ".yml")) or "/" in text or isinstance(name_or_path, Path):
+    if isinstance(name_or_path, Path) or _is_path(text):
         spec = load(text, OwnProfileSpec)
         return _profile(spec, spec.name or Path(text).stem, spec.sources, text)
-    return catalogue_profile(text)
+    return catalogue_profile(text, where)
 
 
-def catalogue_profile(name: str) -> JobProfile:
+def is_profile(name: str) -> bool:
+    """Whether a model is the name or alias of a shipped profile, or the path of a file."""
+    return _is_path(name) or name.strip().lower() in _by_lowered_name()
+
+
+def _is_path(text: str) -> bool:
+    return text.endswith((".yaml", ".yml")) or "/" in text
+
+
+def catalogue_profile(name: str, where: str | None = None) -> JobProfile:
     """A profile that berth ships, by name or alias; no file is ever read for it."""
     found = _by_lowered_name().get(name.strip().lower())
     if found is None:
         near = nearest(name, _by_lowered_name())
-        raise UnknownNameError("model", name, [near] if near else profile_names())
+        raise UnknownNameError("model", name, [near] if near else profile_names(), where=where)
     return found
 
 

@@ -47,11 +47,30 @@ def read_trace(
     first_s = float(frame["submit_s"][0])
     if first_s and not parsed.wall_clock:
         parsed.notes.append(f"the first submission was at {first_s:.15g} s: times are counted from there")
+    first_lines = _first_lines(frame)
     frame = _columns(frame.with_columns(pl.col("submit_s") - first_s))
     origin = datetime.fromtimestamp(first_s, UTC).replace(tzinfo=None) if parsed.wall_clock else None
     return Trace(
-        frame, name, kind.name, origin, parsed.rows, bad, tuple(parsed.notes), offers=_offers(frame, parsed)
+        frame,
+        name,
+        kind.name,
+        origin,
+        parsed.rows,
+        bad,
+        tuple(parsed.notes),
+        offers=_offers(frame, parsed),
+        first_lines=first_lines,
     )
+
+
+def _first_lines(frame: pl.DataFrame) -> dict[tuple[str, str], int]:
+    """The first line of each model and device, for messages about it."""
+    return {
+        (column, name): line
+        for column in ("model", "device")
+        if column in frame.columns
+        for name, line in frame.drop_nulls(column).group_by(column).agg(pl.col("line").min()).iter_rows()
+    }
 
 
 def _offers(frame: pl.DataFrame, parsed: ParsedJobs) -> dict[str, Offer]:

@@ -6,7 +6,7 @@ nearest placement. No scheduler can serve more; a cluster smaller than the load 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from berth.arrays import BoolArray, FloatArray, IntArray
+from berth.cluster.catalogue import resolve
+from berth.workload.profiles import is_profile
 from berth.workload.trace import Trace
 
 PERCENTILES = (10, 50, 90, 99)
@@ -95,6 +97,20 @@ def summarise_trace(trace: Trace, buckets: int = 60) -> TraceSummary:
         load_gpus=load,
         peak_gpus=_peak(trace),
     )
+
+
+def unknown_names(trace: Trace) -> list[str]:
+    """Notes about models and devices that berth does not know; a cluster may have device types of its own."""
+    known: dict[str, tuple[Callable[[str], bool], str]] = {
+        "model": (is_profile, "berth simulate refuses it"),
+        "device": (lambda name: resolve(name) is not None, "only a cluster that has it can run the trace"),
+    }
+    return [
+        f"{trace.place_of(column, name)}: no {column} is called {name!r}; {so}"
+        for column, (knows, so) in known.items()
+        for name in trace.frame[column].drop_nulls().unique(maintain_order=True)
+        if not knows(name)
+    ][:_MAX_MODELS]
 
 
 def _by_size(num_gpu: IntArray, gpu_s: FloatArray) -> tuple[Share, ...]:

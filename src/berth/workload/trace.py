@@ -113,6 +113,8 @@ class Trace:
     notes: tuple[str, ...] = ()
     # jobs with parts and alternatives, by id; their `num_gpu` and `duration_s` are those of the first alternative
     offers: Mapping[str, Offer] = field(default_factory=dict, repr=False)
+    # of each model and device that is named, by column and name: the line of the first row that names it
+    first_lines: Mapping[tuple[str, str], int] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def from_columns(
@@ -166,6 +168,11 @@ class Trace:
     def gpu_seconds(self) -> float:
         """Total demand: GPUs times run time."""
         return math.fsum((self.num_gpu * self.duration_s).tolist())
+
+    def place_of(self, column: str, name: str) -> str:
+        """`file:line` of the first row with this model or device; without lines `file, column`."""
+        line = self.first_lines.get((column, name))
+        return f"{self.source}, column `{column}`" if line is None else f"{self.source}:{line}"
 
     def keep(self, mask: BoolArray, note: str) -> Trace:
         """Return the jobs under the mask, with times from the first of them."""

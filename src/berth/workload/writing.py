@@ -9,15 +9,15 @@ from __future__ import annotations
 import gzip
 import json
 import lzma
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, cast
 
 import polars as pl
 
 from berth.errors import TraceError
+from berth.files import whole_file
 from berth.workload.shape_spec import offer_to_dict
 from berth.workload.trace import OPTIONAL, SCHEMA, Trace
 
@@ -63,16 +63,8 @@ def check_suffix(path: str | Path, suffixes: tuple[str, ...] = (*SUFFIXES, *JSON
 def _fresh(path: Path, suffixes: tuple[str, ...]) -> Iterator[IO[bytes]]:
     """A stream into a new file, which replaces `path` once all is written."""
     check_suffix(path, suffixes)
-    fresh = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with _compressed(fresh, path.suffix) as stream:
-            yield stream
-        os.replace(fresh, path)
-    except OSError as error:
-        raise TraceError(f"can't be written: {error.strerror or error}", where=str(path)) from None
-    finally:
-        with suppress(OSError):  # where nothing could be written there is nothing to remove
-            fresh.unlink()
+    with whole_file(path) as part, _compressed(part, path.suffix) as stream:
+        yield stream
 
 
 def _as_text(name: str) -> pl.Expr:

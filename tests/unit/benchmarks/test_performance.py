@@ -110,7 +110,7 @@ def test_a_missed_bar_is_shown_as_missed_with_what_was_found(tmp_path):
     summary = page.make_summary({"plan": stored})
     assert "| [Planning](performance-figures.md#planning) |  | 1 of 2 |" in summary
     assert "- **[Planning](performance-figures.md#planning).** *a table*: what." in summary
-    assert "**1 of 2 bars are\nmet**" in summary
+    assert "**1 of 2 bars are met**" in summary
     assert "| 1 | *a table*: what, beside a floor: p99 100 s, but at most 50 s is asked |" in summary
     assert "| what (a note) | 3 s | 1–100 | p99 ≤ 50: 100 | **MISSED** | a floor |" in made
     assert "| other | 3 s | 1–100 | ≥ 2.5 | met |  |" in made

@@ -127,3 +127,11 @@ def test_an_error_in_a_policy_file_is_reported_with_its_line(tmp_path, source, n
     with pytest.raises(InputError) as caught:
         load_policy(f"{file}:{name}")
     assert all(part in str(caught.value) for part in words), str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["tiresias:first=9000", "gittins:second=5", "dally:first=9000", "berth:second=10"]
+)
+def test_a_second_queue_that_ends_before_the_first_is_refused(text):
+    with pytest.raises(InputError, match="a job leaves the first queue before the second"):
+        load_policy(text)

@@ -152,8 +152,22 @@ def test_a_device_column_that_no_catalogue_knows_is_refused(berth, tmp_path):
     path.write_text("job_id,submit_s,num_gpu,duration_s,device\na,0,1,10,V100\nb,0,1,10,Voodoo2\n")
     code, _, error = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
     assert code == 2
-    assert "'Voodoo2'" in error
-    assert "jobs.csv, column `device`" in error
+    assert error.startswith(f"error: {path}:3: no device type is called 'Voodoo2'\n")
+
+
+@pytest.mark.parametrize(("column", "value"), [("model", "vgg17"), ("device", "V10O")])
+def test_names_of_a_trace_that_nothing_has_are_reported_with_their_line(berth, tmp_path, column, value):
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        f"job_id,submit_s,num_gpu,duration_s,{column}\na,5,2,10,\nb,9,2,10,{value}\nc,0,2,10,{value}\n"
+    )
+    code, _, error = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
+    assert code == 2
+    assert error.startswith(f"error: {path}:3: no {column}")
+    assert "did you mean" in error or column == "device"
+    code, out, _ = berth("trace", "info", path, "--json")
+    assert code == 0
+    assert f"{path}:3: no {column} is called '{value}'" in json.loads(out)["notes"][-1]
 
 
 @pytest.mark.parametrize("value", [0, 0.5, -1, "nan", "inf"])
@@ -528,6 +542,7 @@ def test_device_types_that_the_cluster_lacks_are_named_in_the_notes(berth, tmp_p
     assert code == 0
     document = json.loads(out)
     unfit = [note for note in document["notes"] if "left out" in note or "never" in note]
+    assert f"{path}:1: no device type is called 'V100-I6', did you mean 'V100-16'?" in document["notes"]
     assert unfit == [
         "4 alternatives are left out: V100-I6, A100-4O are not in the cluster",
         "never schedulable, all alternatives ask for devices that are not in the cluster: 1 job (b); "
@@ -619,6 +634,14 @@ def test_a_trace_of_absent_device_types_only_is_refused_for_that_reason(berth, t
     code, _, err = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
     assert code == 2
     assert err.startswith(f"error: {path}: no job can ever start: V100-I6 is not in the cluster\n")
+    assert f"{path}:1: no device type is called 'V100-I6', did you mean 'V100-16'?" in err
+    path = write_offers(tmp_path / "near.jsonl", a=[{"G100": 4}], b=[{"H100": 1}])
+    code, out, _ = berth("simulate", path, "--cluster", "1x1x8:H100", "--policy", "fifo", "--json")
+    assert code == 0
+    assert f"{path}:1: no device type is called 'G100', did you mean 'H100'?" in json.loads(out)["notes"]
+    path = write_offers(tmp_path / "others.jsonl", a=[{"T4": 4}])
+    code, _, err = berth("simulate", path, "--cluster", CLUSTER, "--policy", "fifo")
+    assert code == 2
     assert f"{CLUSTER} has V100-16" in err
 
 

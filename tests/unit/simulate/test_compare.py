@@ -66,7 +66,10 @@ def test_ten_traces_are_generated_unless_seeds_are_given():
     source = TraceSource("generate:jobs=10,load=0.5,durations=fixed:1m")
     found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"))
     assert (found.seeds, len(found.results)) == (10, 10)
-    assert found.how == "medians of 10 generated traces, the same for every policy; intervals of the median"
+    assert found.how == (
+        "medians of 10 generated traces, the same for every policy; a change is the median of the changes trace by "
+        "trace, not the ratio of the two columns; intervals of the median"
+    )
 
 
 def test_a_median_of_no_difference_is_noise_where_some_traces_differ():
@@ -78,7 +81,9 @@ def test_fewer_than_six_seeds_have_no_intervals_and_the_comparison_says_so(seeds
     source = TraceSource("generate:jobs=10,load=0.5,durations=fixed:1m")
     found = compare(source, load_cluster("1x1x4:H100"), POLICIES, Setting(network="off"), seeds=seeds)
     assert {one.verdict for one in found.differences} == {"no interval"}
-    assert found.how == f"{how}, the same for every policy; no intervals: they need --seeds 6 or more"
+    assert found.how.startswith(f"{how}, the same for every policy; ")
+    assert found.how.endswith("; no intervals: they need --seeds 6 or more")
+    assert ("not the ratio of the two columns" in found.how) == (seeds > 1)
 
 
 @pytest.mark.parametrize(

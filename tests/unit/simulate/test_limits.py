@@ -29,6 +29,34 @@ def mixed(types: int):
     return cluster([{name: 1} for name in TYPES[:types]])
 
 
+@pytest.mark.parametrize(
+    ("field", "value", "says"),
+    [
+        ("network", "maybe", "no network is called 'maybe'"),
+        ("estimates", "maybe", "no choice of estimates is called 'maybe'"),
+        ("eviction_s", -5, "eviction_s -5: can't be negative"),
+        ("eviction_large_s", float("nan"), "eviction_large_s nan: must be finite"),
+        ("checkpoint_s", -1.0, "checkpoint_s -1: can't be negative"),
+        ("estimate_error", 1.0, "estimate_error 1: from 0 to below 1"),
+        ("preemptible", 1.5, "preemptible 1.5: from 0 to 1"),
+    ],
+)
+def test_a_setting_is_checked_in_the_words_of_the_command_line(field, value, says):
+    with pytest.raises(InputError) as refused:
+        Setting(**{field: value})
+    assert str(refused.value).startswith(says)
+
+
+def test_a_policy_may_be_given_as_text():
+    run = simulate(jobs([(0, 1, 10)]), cluster([1]), "berth:order=las")
+    assert (run.policy, run.unfinished) == ("berth:order=las", ())
+    for wrong in (5, type(load_policy("fifo"))):
+        with pytest.raises(InputError, match="is not a policy\n  pass an instance of one, or its text"):
+            simulate(jobs([(0, 1, 10)]), cluster([1]), wrong)
+    with pytest.raises(InputError, match="no policy is called 'brth'\n  did you mean 'berth'"):
+        simulate(jobs([(0, 1, 10)]), cluster([1]), "brth")
+
+
 @pytest.mark.parametrize("network", ["off", "on"])
 def test_as_many_tiers_and_types_as_fit_are_scheduled(network):
     for machines in (deep(MAX_TIERS), mixed(MAX_DEVICE_TYPES)):

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from plain_engine import Discipline, PlainEngine
 
+from berth.report.simulation import METRICS, best
 from berth.schedule.policies.registry import load_policy
 from berth.simulate.metrics import Summary, summarise
 from berth.simulate.run import Setting, simulate
@@ -181,3 +182,14 @@ def test_plain_data_names_the_unfinished_jobs_in_a_list():
     found = figures([2, 1], [(0, 2, 100), (0, 1, 50)], faults=faults([(30, 0, "fail")])).as_json()
     assert found["unfinished"] == ["j0"]
     assert found["tier_share"].keys() == {"machine", "network"}
+
+
+def test_the_best_of_a_row_has_the_least_or_the_most_of_what_is_judged():
+    machines, rows = cluster([4]), [(0.0, 4, 100.0), (1.0, 1, 10.0), (2.0, 4, 50.0)]
+    setting = Setting(network="off")
+    run = summarise(simulate(jobs(rows), machines, load_policy("fifo"), setting))
+    other = replace(run, fairness=run.fairness / 2, goodput=run.goodput / 2, gpu_utilisation=0.1, moves=7)
+    marks = {metric.name: best(metric, [run, other]) for metric in METRICS}
+    assert marks["fairness (Jain)"] == marks["goodput"] == [True, False]
+    assert marks["GPU use"] == marks["moves"] == [False, False]
+    assert best(METRICS[1], [replace(run, mean_jct_s=1e6), run]) == [False, True]

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import threading
 import time
@@ -223,3 +224,16 @@ def test_ctrl_c_that_another_thread_receives_waits_until_the_workers_are_started
         other.join()
     assert started == ["worker"]
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_full_disk_names_the_file_of_cells(tmp_path, ran):
+    file = tmp_path / "cells.jsonl"
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        with pytest.raises(InputError, match="can't be written: File too large") as refused:
+            sweep(GRID.cells(), file, workers=1)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert refused.value.where == str(file)
+    assert len(sweep(GRID.cells(), file, workers=1)) == len(GRID.cells())

@@ -50,6 +50,16 @@ class KeysRise(Policy):
 
 
 @dataclass(frozen=True)
+class LaterByStarting(Policy):
+    def rules(self):
+        return Rules(preempt=PreemptByOrder())
+
+    @staticmethod
+    def order(job, now, params):
+        return 1.0 if job.tier >= 0 else 0.0
+
+
+@dataclass(frozen=True)
 class Unannounced(Policy):
     @staticmethod
     def allowed_tier(job, now, params):
@@ -158,6 +168,7 @@ class Announced(Unannounced):
         (CostsLater(), ["CostsLater.cost of job j", "does not go before it", "cost_by_order=False"]),
         (CostsEquals(), ["CostsEquals.cost of job j", "does not go before it", "cost_by_order=False"]),
         (CostsFew(), ["CostsFew.cost of job j", "inf s for j", "which both go before it"]),
+        (LaterByStarting(), ["LaterByStarting.order of job j", "is 1.0 once it runs, and 0.0", "go later"]),
         (SinksUnannounced(), ["SinksUnannounced.order of job j", "rose from", "monotone_order=False"]),
     ],
     ids=lambda value: type(value).__name__,

@@ -29,7 +29,7 @@ def write(folder, data):
     [
         ("a,x,1,60,bob", "submit_s: is not a number", 3, "x"),
         ("a,,1,60,bob", "submit_s: is missing", 3, ""),
-        ("a,-1,1,60,bob", "submit_s: is negative", 3, "-1"),
+        ("a,-1e300,1,60,bob", "submit_s: is implausibly large", 3, "-1e300"),
         ("a,nan,1,60,bob", "submit_s: is not a finite number", 3, "nan"),
         ("a,1e300,1,60,bob", "submit_s: is implausibly large", 3, "1e300"),
         ("a,5,0,60,bob", "num_gpu: asks for no GPU", 5, "0"),

@@ -164,7 +164,7 @@ def one_line(**changed: object) -> str:
             "[]",
             "num_gpu: input should be a valid",
         ),
-        (one_line(name="\u00e4", vc=5), "5}", "vc: input should be a valid string"),
+        (one_line(name="\u00e4", vc=0.5), "0.5}", "vc: input should be a valid string"),
         (one_line(**{"job_id": "b", "name": [[]] * 2, "vc": "[" * 70}) + "[" * 65, "[", ""),
     ],
 )
@@ -286,12 +286,16 @@ STEP, DEVICES = "alternatives.0.step", "alternatives.0.parts.0.devices"
         ("devices", 5, f"{DEVICES}: input should be a valid dictionary (given: 5)"),
         ("devices", {"any_of": ["T4"]}, f"{DEVICES}.count: is missing"),
         ("devices", {"any_of": ["T4"], "count": 0}, f"{DEVICES}.count: input should be greater than 0 (given: 0)"),
+        ("parts", ["x"], "alternatives.0.parts.0: input should be a valid dictionary (given: 'x')"),
+        ("devices", {"T4": 1.5}, f"{DEVICES}.T4: input should be a valid integer (given: 1.5)"),
+        ("step", "NaN", f"{STEP}: 'NaN' is not a duration; write it like 12h, 30s or 40ms"),
         ("devices", {"T4": "2"}, f"{DEVICES}.T4: input should be a valid integer (given: '2')"),
     ],
 )  # fmt: skip
 def test_a_mistake_in_a_form_of_a_value_is_one_message_with_the_keys_as_written(tmp_path, key, value, what):
     part = {"name": "all", "devices": value if key == "devices" else {"T4": 2}}
-    job = {"work": "2 steps", "alternatives": [{"parts": [part], "step": value if key == "step" else "1s"}]}
+    shape = {"parts": value if key == "parts" else [part], "step": value if key == "step" else "1s"}
+    job = {"work": "2 steps", "alternatives": [shape]}
     with pytest.raises(InputError) as submitted:
         parse_offer(json.dumps(job), "job.yaml")
     assert submitted.value.what == what
@@ -302,6 +306,13 @@ def test_a_mistake_in_a_form_of_a_value_is_one_message_with_the_keys_as_written(
     where, _, said = str(read.value).splitlines()[0].removeprefix(f"{path}:1:").partition(": ")
     assert said == what
     assert where.isdecimal()
+
+
+def test_ids_may_be_numbers_as_in_csv(tmp_path):
+    path = tmp_path / "jobs.jsonl"
+    path.write_text('{"job_id": 7, "submit_s": 0, "num_gpu": 1, "duration_s": 1, "user": 12, "vc": 3}\n')
+    row = read_trace(path, strict=True).frame.row(0, named=True)
+    assert (row["job_id"], row["user"], row["vc"]) == ("7", "12", "3")
 
 
 def test_two_mistakes_in_a_line_are_separated(tmp_path):

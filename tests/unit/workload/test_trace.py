@@ -96,11 +96,11 @@ def test_the_same_trace_gives_the_same_bytes(trace, suffix, tmp_path):
 def test_an_unknown_suffix_and_a_missing_folder_are_refused_and_leave_nothing_behind(trace, tmp_path):
     with pytest.raises(TraceError, match="can't choose a format for"):
         trace.write_csv(tmp_path / "out.parquet")
-    with pytest.raises(TraceError, match="can't be written: No such file"):
+    with pytest.raises(InputError, match="can't be written: No such file"):
         trace.write_csv(tmp_path / "nowhere" / "out.csv")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    with pytest.raises(TraceError, match="can't be written: Not a directory"):
+    with pytest.raises(InputError, match="can't be written: Not a directory"):
         trace.write_csv(tmp_path / "file" / "out.csv")
 
 

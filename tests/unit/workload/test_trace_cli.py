@@ -46,6 +46,22 @@ def test_info_fits_eighty_columns_and_shows_every_part(berth):
         assert part in out
 
 
+def test_control_characters_of_a_trace_are_printed_escaped(berth, tmp_path):
+    path = tmp_path / "jobs.csv"
+    ids = ("a\x1b]0;owned\x07", "b\x9b31m")
+    rows = "".join(f"{name},{at},1,60,\x1b[31mx\n" for at, name in enumerate(ids))
+    path.write_text("job_id,submit_s,num_gpu,duration_s,model\n" + rows)
+    for line in (
+        ("trace", "info", path),
+        ("explain", path, "#0", "--cluster", "1x1x2", "--network", "off"),
+        ("simulate", path, "--cluster", "1x1x2", "--policy", "fifo"),
+    ):
+        code, out, err = berth(*line)
+        assert "\\x1b" in out + err, line
+        assert [one for one in out + err if not one.isprintable() and one != "\n"] == [], line
+        assert code == (2 if line[0] == "simulate" else 0), err
+
+
 def test_info_lists_the_bad_rows_with_their_position(berth):
     _, out, _ = berth("trace", "info", SAMPLES / "openb.csv")
     assert "2 of 5 rows left out" in out

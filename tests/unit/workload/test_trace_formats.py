@@ -172,8 +172,14 @@ def test_the_alibaba_task_table_is_read_with_a_header_too(tmp_path):
         ("job_id,submit_s,num_gpu\na,0,1\n", "looks like berth's plain CSV, but has no column duration_s"),
         (
             "job_id,submit_s,num_gpus,duration_s\na,0,1,9\n",
-            "did you mean 'num_gpu' by 'num_gpus'? its columns: job_id, submit_s, num_gpus, duration_s",
+            "rename num_gpus to num_gpu; its columns: job_id, submit_s, num_gpus, duration_s",
         ),
+        (
+            "job_id,submit_s,num_gpus,duration\na,0,1,9\n",
+            "looks like berth's plain CSV, but has no column num_gpu, duration_s\n"
+            "  rename num_gpus to num_gpu, duration to duration_s;",
+        ),
+        ("PAR1\n", "is a Parquet file\n  berth reads CSV, JSON and JSON lines"),
         ("colour,taste\nred,sweet\n", "is not a trace format that berth knows; it begins 'colour,taste'"),
         ('{"a": 1}', "is not a trace format that berth knows"),
     ],
@@ -186,6 +192,13 @@ def test_a_file_without_what_a_trace_needs_is_refused_by_name(text, says, tmp_pa
     assert says in str(caught.value)
     assert caught.value.where.startswith(str(file))
     assert caught.value.hint
+
+
+def test_negative_submissions_count_from_the_first(tmp_path):
+    file = tmp_path / "jobs.csv"
+    file.write_text("job_id,submit_s,num_gpu,duration_s\na,-5,1,9\nb,-1,1,9\nc,2.5,1,9\n")
+    trace = read_trace(file, strict=True)
+    assert trace.submit_s.tolist() == [0.0, 4.0, 7.5]
 
 
 def test_a_format_may_be_named_and_must_then_fit():

@@ -45,7 +45,7 @@ from enum import IntEnum, auto
 from berth.reproducible import log
 from berth.schedule import Defragment, JobView, Migrate, Policy, PreemptByOrder, Reserve, Rules, StaticOrder
 from berth.schedule.policies.constant import choice, duration, number
-from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, update_queue
+from berth.schedule.policies.las import LasJob, check_queues, place_in_line, rank, sinks_at, update_queue
 from berth.schedule.records import EstimateKind
 
 
@@ -97,6 +97,9 @@ class Berth(Policy):
     risk: float = number(
         0.2, "service: slowdown to reckon with for a job that can't be moved once it is spread"
     )
+
+    def __post_init__(self) -> None:
+        check_queues(self.first, self.second)
 
     def rules(self) -> Rules:
         """Step aside, look ahead, move up, bounded waits; preemption only where the order asks for it."""

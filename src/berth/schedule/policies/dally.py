@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from berth.schedule import JobView, Policy, PreemptByGain, PreemptByOrder, Rules, StaticOrder, WaitStatsView
 from berth.schedule.policies.constant import choice, duration, number
-from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, update_queue
+from berth.schedule.policies.las import LasJob, check_queues, place_in_line, rank, sinks_at, update_queue
 from berth.schedule.policies.waits import Censored, timer_from
 from berth.schedule.records import EstimateKind
 
@@ -49,6 +49,9 @@ class Dally(Policy):
     censored: Censored = choice(Censored.COUNT, "tuned: how a wait that was given up is counted")
     first: float = number(3250, "las: GPU-seconds at which a job leaves the first queue")
     second: float = number(7200, "las: GPU-seconds at which it leaves the second")
+
+    def __post_init__(self) -> None:
+        check_queues(self.first, self.second)
 
     def rules(self) -> Rules:
         """Whether others are moved, and by what right."""

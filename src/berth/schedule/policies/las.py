@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from berth.errors import InputError
 from berth.schedule.views import JobView
 
 _SLACK = 1e-3  # GPU-seconds: a job woken when it reaches a limit has reached it
@@ -21,6 +22,15 @@ class LasJob(JobView):
     entered_s: float  # when it entered that queue
     forgiven_gpu_s: float  # service ...
     forgiven_wait_s: float  # ... and wait, as of when the job last came back to the first queue
+
+
+def check_queues(first: float, second: float) -> None:
+    """Refuses limits that a job would reach in the wrong order."""
+    if second < first:
+        raise InputError(
+            f"first is {first:g} and second {second:g} GPU-seconds: a job leaves the first queue before the second",
+            hint="give a second that is not below first",
+        )
 
 
 def update_queue(job: LasJob, now: float, first: float, second: float, starvation: float) -> None:

@@ -13,7 +13,15 @@ from berth import reproducible
 from berth.errors import InputError
 from berth.schedule import JobView, Policy, PreemptByOrder, Rules, StaticOrder
 from berth.schedule.policies.constant import array, number
-from berth.schedule.policies.las import LasJob, place_in_line, rank, sinks_at, starved_at, update_queue
+from berth.schedule.policies.las import (
+    LasJob,
+    check_queues,
+    place_in_line,
+    rank,
+    sinks_at,
+    starved_at,
+    update_queue,
+)
 
 if TYPE_CHECKING:
     from typing import Self
@@ -38,6 +46,9 @@ class Tiresias(Policy):
     second: float = number(7200, "GPU-seconds at which it leaves the second")
     starvation: float = number(0, "a job that waited this many times what it ran is first again; 0: never")
     skew: float = number(0.3, "largest tensor / all parameters above which a job is kept together")
+
+    def __post_init__(self) -> None:
+        check_queues(self.first, self.second)
 
     def rules(self) -> Rules:
         """Jobs with least service run; a running job's order changes with time."""
@@ -90,6 +101,9 @@ class Gittins(Policy):
     first: float = number(3250, "GPU-seconds at which a job leaves the first queue")
     second: float = number(7200, "GPU-seconds at which it leaves the second")
     steps: tuple[float, ...] = array()
+
+    def __post_init__(self) -> None:
+        check_queues(self.first, self.second)
 
     def rules(self) -> Rules:
         """Jobs that are most likely to end soon run."""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from berth.errors import InputError
+from berth.files import write_parquet
 from berth.train.checkpoint.arrays import ArrayFile
 from berth.train.checkpoint.dense import weights_of
 from berth.train.checkpoint.inspect import SavedTable, load_table, open_checkpoint
@@ -45,12 +46,7 @@ def export_table(saved: SavedTable, path: str | Path, *, state: bool = False) ->
     if saved.decay is not None:
         for number, name in enumerate(("shows", "clicks", "day_seen")):
             columns[name] = pl.Series(np.ascontiguousarray(saved.decay[:, number]))
-    temporary = Path(f"{path}.partial")
-    try:
-        pl.DataFrame(columns).write_parquet(temporary)
-        temporary.rename(path)
-    except OSError as error:
-        raise InputError(f"can't be written: {error}", where=str(path)) from None
+    write_parquet(pl.DataFrame(columns), path)
     return len(keys)
 
 

@@ -21,6 +21,7 @@ _ALL: tuple[Format, ...] = (
     ALIBABA_2023,
     TIRESIAS,
 )
+_SIMILAR = 0.9
 FORMATS: dict[str, Format] = {kind.name: kind for kind in _ALL}
 
 
@@ -41,17 +42,17 @@ def detect(head: Head, source: str) -> Format:
 
 
 def _unknown(head: Head, source: str) -> TraceError:
-    """An error that names the closest format and its missing columns."""
+    """An error that names the closest format and its missing columns; a similar name counts nearly as the name."""
 
     def found(kind: CsvFormat) -> float:
-        return sum(name in head.fields for name in kind.needs) / len(kind.needs)
+        similar = len(_similar(kind, head))
+        return (sum(name in head.fields for name in kind.needs) + _SIMILAR * similar) / len(kind.needs)
 
     best = max((kind for kind in _ALL if isinstance(kind, CsvFormat)), key=found)
     if found(best) >= 0.5:
         missing = [name for name in best.needs if name not in head.fields]
-        others = [name for name in head.fields if name not in best.needs]
-        meant = {name: near for name in missing if (near := nearest(name, others)) is not None}
-        hints = [f"did you mean {name!r} by {near!r}?" for name, near in meant.items()]
+        renamed = ", ".join(f"{near} to {name}" for name, near in _similar(best, head).items())
+        hints = [f"rename {renamed};"] if renamed else []
         what = f"looks like {best.title}, but has no column {', '.join(missing)}"
         columns = f"its columns: {', '.join(head.fields)}"
         return TraceError(what, where=f"{source}:1", hint=" ".join([*hints, columns]))
@@ -61,3 +62,10 @@ def _unknown(head: Head, source: str) -> TraceError:
         where=source,
         hint="write it as CSV with the columns job_id,submit_s,num_gpu,duration_s",
     )
+
+
+def _similar(kind: CsvFormat, head: Head) -> dict[str, str]:
+    """The columns that a format misses, each with the column of the file that may be meant."""
+    others = [name for name in head.fields if name not in kind.needs]
+    missing = [name for name in kind.needs if name not in head.fields]
+    return {name: near for name in missing if (near := nearest(name, others)) is not None}

@@ -24,7 +24,7 @@ def _parse_plain(rows: Columns) -> pl.DataFrame:
     """Berth's own CSV: `job_id,submit_s,num_gpu,duration_s`, and the optional columns of a trace that it has."""
     return rows.good(
         job_id=rows.name("job_id"),
-        submit_s=rows.time("submit_s"),
+        submit_s=rows.moment("submit_s"),
         num_gpu=rows.gpus("num_gpu"),
         duration_s=rows.duration("duration_s"),
         model=rows.text("model"),

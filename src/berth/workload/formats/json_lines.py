@@ -18,7 +18,7 @@ from typing import Annotated, Any, Self
 
 import polars as pl
 import yaml
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from berth.errors import InputError, TraceError
 from berth.spec import locate, locate_repeated_key, validate
@@ -34,19 +34,21 @@ _BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]')  # texts too: their bra
 # the column is looked for in this many bad rows, of this length: that takes much longer than reading them
 _LOCATED, _LONGEST_LOCATED = 100, 100_000
 _SPOT = re.compile(r":1:(\d+)")  # of a mistake in one line, as `berth.spec` writes it
+# an id may be a number, as in CSV
+_Id = Annotated[str, BeforeValidator(lambda value: str(value) if type(value) is int else value)]
 _Alternatives = Annotated[list[ShapeSpec], Field(min_length=1, max_length=MAX_ALTERNATIVES)]
 
 
 class JobLine(OfferSpec):
     """One line."""
 
-    job_id: Annotated[str, Field(min_length=1)]
+    job_id: Annotated[_Id, Field(min_length=1)]
     submit_s: Annotated[float, Field(le=LONGEST_S)]
     num_gpu: Annotated[int, Field(gt=0, lt=2**31)] | None = None
     duration_s: Annotated[float, Field(gt=0, le=LONGEST_S)] | None = None
     model: str | None = None
-    user: str | None = None
-    vc: str | None = None
+    user: _Id | None = None
+    vc: _Id | None = None
     priority: Annotated[int, Field(ge=-(2**31), lt=2**31)] | None = None
     device: str | None = None
     name: str | None = None

@@ -54,6 +54,12 @@ class Columns:
         self.reject(~np.isfinite(values) & ~missing, name, "is not a finite number")
         return values
 
+    def moment(self, name: str) -> FloatArray:
+        """A point of time in seconds from any zero."""
+        values = self.number(name)
+        self.reject(np.abs(values) > LONGEST_S, name, "is implausibly large")
+        return values
+
     def time(self, name: str, *, longest: float = LONGEST_S) -> FloatArray:
         """A point of time in seconds (or whatever the format counts in) that is not negative."""
         values = self.number(name)

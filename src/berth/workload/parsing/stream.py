@@ -51,6 +51,8 @@ _OTHER = {
     b"%PDF": "a PDF",
     b"SQLite format 3": "an SQLite database",
 }
+_UNPACK = "unpack it and give the CSV or JSON file in it"
+_EXPORT = "berth reads CSV, JSON and JSON lines, plain or compressed: export it as one of them"
 
 
 class TraceStream:
@@ -84,9 +86,7 @@ class TraceStream:
         if head[257:262] == b"ustar":
             kind = "a tar archive"
         if kind:
-            raise TraceError(
-                f"is {kind}", where=self.name, hint="unpack it and give the CSV or JSON file in it"
-            )
+            raise TraceError(f"is {kind}", where=self.name, hint=_UNPACK if "archive" in kind else _EXPORT)
         if not head.strip():
             raise TraceError("is empty", where=self.name, hint="a trace has a header and one row per job")
         if b"\0" in head.partition(b"\n")[0]:
