@@ -23,6 +23,7 @@ from berth.network.spread import realise, spreads, usable_devices
 from berth.network.traffic import Traffic
 from berth.schedule.job_columns import JobColumns, JobRecords, set_by_class
 from berth.schedule.records import MAX_TIERS, Array, JobStatus
+from berth.schedule.rules import Rules
 from berth.schedule.shape_table import ShapeTable, fewest_gpus, write_gang, write_offer
 from berth.schedule.world import new_jobs
 from berth.simulate.engine_state import TRAFFIC, NetworkMode
@@ -67,8 +68,8 @@ def read_jobs(
 ) -> Jobs:
     """The records of a trace's jobs on a cluster. `estimate_error` 0.5: remaining times are known to +-50 % only.
 
-    `gangs_choose`: gangs choose among device types even if no job has alternatives. `as_columns`: of a trace without
-    alternatives, as columns from which records are made later.
+    `gangs_choose`: gangs choose among device types even if no job has alternatives, see `gangs_may_choose`.
+    `as_columns`: of a trace without alternatives, as columns from which records are made later.
     """
     count = len(trace.submit_s)
     records = JobColumns(new_jobs(1), count) if as_columns else new_jobs(count)
@@ -98,10 +99,21 @@ def read_jobs(
     if len(usable_types(cluster)) < len(cluster.device_types):  # plain gangs ask for GPUs
         records["device_type_mask"] = sum(1 << index for index in usable_types(cluster))
     shapes = describe_offers(records, trace, cluster, network)
-    if (len(shapes.shapes) or gangs_choose) and len(usable_types(cluster)) > 1:
+    if (len(shapes.shapes) and len(usable_types(cluster)) > 1) or gangs_choose:
         describe_gangs(records, models, cluster, fabric, network, shapes)
+    if not trace.offers:
+        shapes.shapes["usd_excess"] = 0.0  # ordinary gangs look for the type on which they end first
     over_quota = charge_jobs(records, trace, quotas or {}, fewest_gpus(records, shapes.shapes))
     return Jobs(records, traffic, models, modelled, too_large, over_quota, shapes)
+
+
+def gangs_may_choose(rules: Rules, trace: Trace, cluster: Cluster) -> bool:
+    """Whether gangs choose among device types though no job has alternatives.
+
+    Not in a trace with several priorities: choosing there costs time in proportion to the queue for each job.
+    """
+    one_priority = trace.frame["priority"].fill_null(0).n_unique() <= 1
+    return rules.choose_types and one_priority and len(usable_types(cluster)) > 1
 
 
 def _floors(records: JobRecords, cluster: Cluster, trace: Trace) -> tuple[str, ...]:
@@ -238,8 +250,10 @@ def _types_of_gang(
     shapes, reference_s = [], 0.0
     for kind in usable_types(cluster):
         traffic = load_profile(model).traffic(cluster.device_types[kind])
-        near_s, slowdown = _by_tier(traffic, gpus, cluster, fabric, network)
-        reference_s = reference_s or near_s
+        reference_s = reference_s or _by_tier(traffic, gpus, cluster, fabric, network)[0]
+        if not best_placements(cluster, gpus, (kind,)):
+            continue  # it has too few devices
+        near_s, slowdown = _by_tier(traffic, gpus, cluster, fabric, network, (kind,))
         steps = tuple(
             (tier.name, float(near_s * slowdown[level] / reference_s))
             for level, tier in enumerate(cluster.tiers)
@@ -307,14 +321,19 @@ def describe_models(
 
 
 def _by_tier(
-    traffic: Traffic, gpus: int, cluster: Cluster, fabric: Fabric, network: int
+    traffic: Traffic,
+    gpus: int,
+    cluster: Cluster,
+    fabric: Fabric,
+    network: int,
+    kinds: tuple[int, ...] | None = None,
 ) -> tuple[float, NDArray[np.float64]]:
-    """Seconds of an iteration at the nearest placement, and its slow-down at each tier."""
+    """Seconds of an iteration at the nearest placement, and its slow-down at each tier; `kinds`: on these types."""
     slow = np.ones(MAX_TIERS)
     if gpus == 1 or network == NetworkMode.OFF:
         return traffic.compute_s, slow
     seconds: dict[int, float] = {}
-    for tier, placement in best_placements(cluster, gpus).items():
+    for tier, placement in best_placements(cluster, gpus, kinds).items():
         seconds[tier] = iteration_s(traffic, placement, fabric, network)
     near = seconds[min(seconds)]
     for tier in range(MAX_TIERS):
@@ -377,13 +396,15 @@ def _together(cluster: Cluster, count: int) -> NDArray[np.int64] | None:
 
 
 @per_cluster
-def best_placements(cluster: Cluster, gpus: int) -> dict[int, Placement]:
-    """The best placement at each tier that can be one, of devices of one type.
+def best_placements(
+    cluster: Cluster, gpus: int, kinds: tuple[int, ...] | None = None
+) -> dict[int, Placement]:
+    """The best placement at each tier that can be one, of devices of one type, of `kinds` if they are given.
 
     It is the same for every model, so looked for once.
     """
     found: dict[int, Placement] = {}
-    for kind in usable_types(cluster):
+    for kind in kinds or usable_types(cluster):
         usable = usable_devices(cluster, cluster.device_types[kind].name)
         if usable.sum() < gpus:
             continue

@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from berth.cluster.gpus import gpu_part, usable_types
+from berth.cluster.gpus import gpu_part
 from berth.cluster.model import Cluster, DeviceType
 from berth.errors import InputError, QuantityError, UnknownNameError
 from berth.native.structs import to_native
@@ -39,7 +39,7 @@ from berth.simulate.engine_state import (
     new_accounts,
 )
 from berth.simulate.faults import FaultSpec, faults_of
-from berth.simulate.jobs import Jobs, device_types_of, read_jobs
+from berth.simulate.jobs import Jobs, device_types_of, gangs_may_choose, read_jobs
 from berth.simulate.knowledge import ESTIMATES, Estimates
 from berth.simulate.livelock import LivelockDetector
 from berth.simulate.policy_errors import located
@@ -159,7 +159,7 @@ def simulate(
         fabric, network = Fabric(cluster, setting.congestion), NETWORKS[setting.network]
         trace = seconds_here(trace, cluster, fabric, network, setting.mix, setting.seed, reference)
         faults = faults_of(setting.faults, setting.fault_spec, setting.seed, trace, cluster)
-        chosen = bool(trace.offers) or (policy.rules().choose_types and len(usable_types(cluster)) > 1)
+        chosen = bool(trace.offers) or gangs_may_choose(policy.rules(), trace, cluster)
         whole = setting.log or watch is not None or chosen or len(trace) < setting.window_from
         engine = Engine(
             trace,
@@ -201,7 +201,7 @@ class Engine:
             estimates=setting.estimates,
             preemptible=setting.preemptible,
             quotas=setting.quotas,
-            gangs_choose=policy.rules().choose_types,
+            gangs_choose=gangs_may_choose(policy.rules(), trace, cluster),
             as_columns=not whole,
         )
         records = self.jobs.records

@@ -69,6 +69,17 @@ def test_the_best_placement_at_each_tier_is_on_as_few_machines_as_hold_it_and_ev
     assert counts == expected
 
 
+def test_the_best_placements_of_one_type_are_on_its_own_machines():
+    machines = cluster([[{"A100": 8}, {"A100": 8}], [{"V100": 1}] * 4])
+    sizes = {
+        kind: {tier: len(one.machines) for tier, one in best_placements(machines, 4, (kind,)).items()}
+        for kind in (0, 1)
+    }
+    assert sizes[1] == {1: 4}
+    assert sizes[0][0] == 1
+    assert best_placements(machines, 8, (1,)) == {}
+
+
 @pytest.mark.parametrize("model", ["vgg16", "bert-large"])
 def test_the_slowdown_of_a_tier_is_its_iteration_over_the_nearest(model):
     machines = load_cluster("2x2x4:V100-16")

@@ -536,9 +536,8 @@ def test_without_jobs_with_shapes_gangs_start_where_devices_are_free_and_stay_un
 MANY_GANGS = [(60.0 * at, (1 + at % 5, 500.0 + 900.0 * (at % 7))) for at in range(60)]
 
 
-@pytest.mark.parametrize("policy", ["berth", "berth:order=las"])
 @pytest.mark.parametrize("estimates", ["known", "learned", "none"])
-def test_a_log_of_gangs_that_choose_adds_up(policy, estimates):
+def test_a_log_of_gangs_that_choose_adds_up(estimates):
     setting = Setting(
         congestion=20.0,
         mix=load_mix("vgg16"),
@@ -547,11 +546,37 @@ def test_a_log_of_gangs_that_choose_adds_up(policy, estimates):
         preemptible=0.5,
         fault_spec=parse_faults("mtbf=12h,mttr=10m,seed=5"),
     )
-    done = run(
-        trace(MANY_GANGS), cluster([[{"V100": 4}] * 3, [{"V100": 4}] * 3, [{"T4": 4}] * 3]), policy, setting
+    machines = cluster([[{"V100": 4}] * 3, [{"V100": 4}] * 3, [{"T4": 4}] * 3])
+    log = event_frame(run(trace(MANY_GANGS), machines, setting=setting))
+    assert {"T4", "V100-16"} == set(log["device"].drop_nulls().to_list())
+    assert "reshaped" in set(log["reason"].drop_nulls().to_list())
+
+
+@pytest.mark.parametrize("policy", ["berth:types=no", "berth:order=las", "berth:share=0", "srsf"])
+def test_under_other_rules_gangs_take_what_is_free(policy):
+    done = run(trace(ONLY_GANGS), cluster(TYPES_OF_GANGS), policy, setting=APART)
+    assert held_types(done, "j1") == ["T4"]
+
+
+def test_with_several_priorities_gangs_take_what_is_free_and_with_one_they_choose():
+    machines = cluster(TYPES_OF_GANGS)
+    for priorities, taken in (
+        ([3] * len(ONLY_GANGS), "V100-16"),
+        ([3, 3, *[4] * (len(ONLY_GANGS) - 2)], "T4"),
+    ):
+        assert held_types(run(trace(ONLY_GANGS, priority=priorities), machines, setting=APART), "j1") == [
+            taken
+        ]
+
+
+def test_gangs_take_the_type_on_which_they_end_first_whatever_it_costs(tmp_path):
+    path = tmp_path / "prices.yaml"
+    prices = "devices: {V100: {price: $50/h}, T4: {price: $0.01/h}}"
+    path.write_text(
+        f"{prices}\nmachines: [{{count: 1, devices: {{V100: 4}}}}, {{count: 1, devices: {{T4: 4}}}}]"
     )
-    assert {"T4", "V100-16"} == set(event_frame(done)["device"].drop_nulls().to_list())
-    assert "reshaped" in set(event_frame(done)["reason"].drop_nulls().to_list())
+    done = run(trace([(0.0, (4, 9000.0))]), load_cluster(str(path)), setting=APART)
+    assert held_types(done, "j0") == ["V100"]
 
 
 def test_two_names_of_one_type_are_as_good_as_one_to_gangs_that_choose(tmp_path):

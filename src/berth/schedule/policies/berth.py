@@ -29,8 +29,9 @@ ones do not pass a large one forever. The other orders are the user's choice; th
    so far; meanwhile only jobs that end in time may use it. At LAS order lower queues make way at once, and a job that
    has waited `patience` goes before all others, for a run of `turn`.
 
-7. On a cluster with several device types a gang takes the type on which it would end first, the wait for it and what
-   others lose included (schedule/shape_choice.py), and moves to a faster one as it moves to a nearer place.
+7. On a cluster with several device types, at the default order and where all jobs have one priority, a gang takes the
+   type on which it would end first, the wait for it and what others lose included (schedule/shape_choice.py), and
+   moves to a faster one as it moves to a nearer place. That replaces rules 1 to 4.
 
 Remaining times need not be exact: an error makes a job wait, run or spread when it should not have, never wait
 forever.
@@ -74,7 +75,7 @@ class Berth(Policy):
     others: float = number(
         1, "weight of the waits of jobs delayed by a spread start or by defragmentation; 0: none"
     )
-    types: bool = choice(True, "on a cluster with several device types gangs choose among them")
+    types: bool = choice(True, "service: on a cluster with several device types gangs choose among them")
     shape: float = number(0.1, "slowdown by an uneven spread over machines that is tolerated")
     head_start: float = duration(
         "1h", "network: of a job that distance would stop, over one that it does not slow"
@@ -111,7 +112,7 @@ class Berth(Policy):
                 wake_running=True,
                 keeps_state=False,
                 relax_locality=self.share > 0,
-                choose_types=self.types,
+                choose_types=self.types and self.share > 0,
                 migrate=Migrate(gain=self.move_up),
                 defragment=Defragment(gain=self.defragment, farther=True),
                 imbalance_tolerance=self.shape,
@@ -122,7 +123,6 @@ class Berth(Policy):
             preempt=PreemptByOrder() if las else None,
             wake_running=las,
             relax_locality=self.share > 0,
-            choose_types=self.types,
             migrate=Migrate(gain=self.move_up),
             defragment=Defragment(gain=self.defragment, farther=self.order_by == Rank.NETWORK),
             imbalance_tolerance=self.shape,
