@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import polars as pl
 import pytest
@@ -14,12 +16,15 @@ from berth.errors import InputError
 from berth.files import whole_file, write_parquet
 
 
-@pytest.fixture
-def full_disk():
-    """Limits the size of the files that this process writes."""
+@contextmanager
+def full_disk(limit: int) -> Iterator[None]:
+    """Limits the size of the files that this process writes, its output among them: not beyond a test's own lines."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    yield lambda limit: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_a_fifo_is_written_to_and_stays(tmp_path):
@@ -72,11 +77,10 @@ def test_a_device_that_is_not_a_stream_is_refused(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("limit", [1, 4096, 10_000])
-def test_a_full_disk_is_one_message_and_leaves_nothing(limit, full_disk, tmp_path):
+def test_a_full_disk_is_one_message_and_leaves_nothing(limit, tmp_path):
     frame = pl.DataFrame({"id": [os.urandom(20).hex() for _ in range(1000)]})
     path = tmp_path / "jobs"
-    full_disk(limit)
-    with pytest.raises(InputError) as refused:
+    with full_disk(limit), pytest.raises(InputError) as refused:
         write_parquet(frame, path)
     assert str(refused.value) == f"{path}: can't be written: File too large"
     assert not list(tmp_path.iterdir())
