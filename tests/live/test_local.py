@@ -59,7 +59,12 @@ def test_killed_controllers_and_supervisors_lose_no_job_and_run_none_twice(up, t
             live.kill()
             _kill_a_supervisor(live, chance)
             live.start()
-    until(lambda: all(live.state_of(name) == "finished" for name in names))
+    until(
+        lambda: all(live.state_of(name) == "finished" for name in names),
+        about=lambda: [
+            row for name in names if (row := live.client.get("jobs", name))["state"] != "finished"
+        ],
+    )
     assert sorted(path.stem for path in tmp_path.glob("job*.finished")) == sorted(names)
     assert live.berth("replay", str(live.state)).stdout.endswith("0 differences\n")
 

@@ -22,12 +22,17 @@ T = TypeVar("T")
 SOURCE = str(Path(berth.__file__).parents[1])
 
 
-def until(condition: Callable[[], T], timeout_s: float = 300.0) -> T:
-    """Waits for something real, asking less often with time; the bound is only there so that a broken test ends."""
+def until(
+    condition: Callable[[], T], timeout_s: float = 300.0, about: Callable[[], object] = lambda: ""
+) -> T:
+    """Waits for something real, asking less often with time; the bound is only there so that a broken test ends.
+
+    `about`: what to say then.
+    """
     end = time.monotonic() + timeout_s
     pause_s = 0.03
     while not (found := condition()):
-        assert time.monotonic() < end, "it never happened"
+        assert time.monotonic() < end, f"it never happened {about()}"
         time.sleep(pause_s)
         pause_s = min(1.1 * pause_s, 0.3)
     return found
