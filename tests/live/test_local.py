@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from forked_up import ForkedUp
 
 pytestmark = pytest.mark.slow
 
-# Works in steps, remembers how far it came, and leaves a record of having finished that can be written once only.
+# Works in steps, remembers how far it came, and leaves a record of having finished that can be written once only;
+# started again with nothing left to do, it says so.
 STEPS = """
 import os, signal, sys, time
 place, total = sys.argv[1], int(sys.argv[2])
@@ -23,14 +25,17 @@ if os.environ["RANK"] == "0":
     mine = open(place + ".lock", "w")
     import fcntl
     fcntl.flock(mine, fcntl.LOCK_EX | fcntl.LOCK_NB)   # two of us at once would fail here
-    done = int(open(place).read()) if os.path.exists(place) else 0
+    begun = done = int(open(place).read()) if os.path.exists(place) else 0
     while done < total or os.path.exists(place + ".hold"):
         time.sleep(0.02)
         done += 1
         with open(place + ".new", "w") as file:
             file.write(str(done))
         os.replace(place + ".new", place)
-    os.close(os.open(place + ".finished", os.O_CREAT | os.O_EXCL))
+    if begun >= total and os.path.exists(place + ".finished"):
+        open(place + ".again", "w").close()
+    else:
+        os.close(os.open(place + ".finished", os.O_CREAT | os.O_EXCL))
     open(os.environ["BERTH_FOLDER"] + "/done", "w").close()
 else:
     time.sleep(0.02 * total)
@@ -43,7 +48,8 @@ def work(folder: Path, name: str, steps: int) -> list[str]:
 
 def test_killed_controllers_and_supervisors_lose_no_job_and_run_none_twice(up, tmp_path):
     live, chance = up("--cluster", "2x2x2", "--policy", "srtf"), random.Random(4)
-    names = []
+    names: list[str] = []
+    killed: list[str] = []  # jobs whose supervisors may have had no time to say that they have ended
     for number in range(24):
         names.append(
             live.submit(
@@ -57,7 +63,7 @@ def test_killed_controllers_and_supervisors_lose_no_job_and_run_none_twice(up, t
         )
         if number in (6, 13, 20):
             live.kill()
-            _kill_a_supervisor(live, chance)
+            killed += _kill_a_supervisor(live, chance)
             live.start()
     until(
         lambda: all(live.state_of(name) == "finished" for name in names),
@@ -66,17 +72,19 @@ def test_killed_controllers_and_supervisors_lose_no_job_and_run_none_twice(up, t
         ],
     )
     assert sorted(path.stem for path in tmp_path.glob("job*.finished")) == sorted(names)
+    assert {path.stem for path in tmp_path.glob("job*.again")} <= set(killed)
     assert live.berth("replay", str(live.state)).stdout.endswith("0 differences\n")
 
 
-def _kill_a_supervisor(live, chance: random.Random) -> None:
+def _kill_a_supervisor(live, chance: random.Random) -> list[str]:
+    """Returns the job whose it was."""
     ready = sorted(live.state.with_name(f"{live.state.name}-work").glob("*/live/*/part-0.running"))
-    if ready:
-        pid = json.loads((chance.choice(ready).parent / "part-0.ready").read_text())["pid"]
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return  # it has ended since
+    if not ready:
+        return []
+    attempt = chance.choice(ready).parent
+    with suppress(ProcessLookupError):  # it may have ended since
+        os.kill(json.loads((attempt / "part-0.ready").read_text())["pid"], signal.SIGKILL)
+    return [attempt.name.split("-", 1)[1].split(".")[0]]
 
 
 def test_a_job_continues_without_a_controller(up, tmp_path):
