@@ -166,7 +166,7 @@ def relative_to(folder: Path, request: PlanRequest) -> PlanRequest:
 
 
 def file_in(name: str, folder: Path) -> tuple[str, str] | None:
-    """Return the file that a name stands for in a folder, and what follows it (`:4xH100` of a topology); None: none.
+    """Return the file that a name means in a folder, and what follows it (`:4xH100` of a topology); None: none.
 
     Only a name with a suffix or a folder is a file: `lab` is a preset, whatever lies beside the plan.
     """
